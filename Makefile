@@ -1,0 +1,45 @@
+# Every target sets up what it needs: a virtual environment with the pinned versions of constraints.txt.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# One thread a process: tests run in parallel, and ratios of times need it.
+export OMP_NUM_THREADS ?= 1
+export MKL_NUM_THREADS ?= 1
+
+.PHONY: help demo test test-long lint bench stress docs clean
+
+help: ## Show what can be made.
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(READY) ## Learn a value function with error bars, beside Adam: a table and pictures in demo/.
+	$(BIN)/kova demo --out demo
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint ## Ruff, mypy and the tests.
+	$(BIN)/pytest -n auto -m "not slow"
+
+test-long: $(READY) ## The tests that take minutes.
+	$(BIN)/pytest -n auto -m slow
+
+bench: $(READY) ## Speed, as ratios to Adam and to BLAS measured in the same run.
+	$(BIN)/python -m benchmarks.speed
+
+stress: $(READY) ## A million updates of the bounded filters; prints the extremes.
+	$(BIN)/python -m benchmarks.stress
+
+docs: $(READY) ## The documentation, in docs/_build/html.
+	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+
+clean: ## Remove the virtual environment and what was built.
+	rm -rf $(VENV) docs/_build demo build dist

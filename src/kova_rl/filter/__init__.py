@@ -1,0 +1,1 @@
+"""Kalman mathematics on tensors. Nothing here knows an ``nn.Module`` or reinforcement learning."""

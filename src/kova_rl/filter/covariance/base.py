@@ -1,0 +1,93 @@
+"""What every covariance structure can do."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from kova_rl.filter.checks import check_dtype, check_positive
+from kova_rl.filter.evidence import Evidence
+from kova_rl.filter.layout import Segment
+from kova_rl.filter.step import State, Update
+
+if TYPE_CHECKING:
+    from kova_rl.filter.evolution import Evolution
+
+
+@dataclass(frozen=True)
+class FanIn:
+    """Prior variance ``scale / fan_in`` for weights and ``scale`` for biases.
+
+    ``P_0 = I`` makes ``h'P_0 h`` grow with the width of the network, so that a wide critic takes
+    bolder steps than a narrow one. With this prior it is about the same at any width, and one
+    setting serves all of them.
+
+    Example:
+        >>> from kova_rl import covariance
+        >>> covariance.LowRank(rank=32, prior=covariance.FanIn(1.0))
+        LowRank(rank=32, prior=FanIn(scale=1.0), dtype=None)
+    """
+
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_positive("FanIn's scale", self.scale)
+
+
+Prior = float | Mapping[str, float] | FanIn
+
+
+class Covariance(ABC):
+    """Structure of the covariance P of the weights: what is kept of it, and how it is updated.
+
+    A structure is a setting without state. ``init`` returns the state, a dict of tensors, and the
+    other methods take it. All work in coordinates whitened by the prior, so that ``P_0 = I``.
+
+    Args:
+        prior: Variance of every weight before the first batch. One number, a dict from the name of
+            a layer (as in ``module.named_modules()``) to its number, or :class:`FanIn`.
+        dtype: ``torch.float32``, ``torch.float64``, or None for that of the weights.
+    """
+
+    prior: Prior
+    dtype: torch.dtype | None
+
+    tracked: ClassVar[bool] = True
+    """Whether P is carried from one update to the next, so that it is a posterior."""
+
+    def __post_init__(self) -> None:
+        check_dtype(self.dtype)
+        if isinstance(self.prior, FanIn):
+            return
+        if isinstance(self.prior, Mapping):
+            if not self.prior:
+                raise ValueError("prior must name at least one layer, got an empty dict")
+            for name, value in self.prior.items():
+                check_positive(f"prior[{name!r}]", value)
+        else:
+            check_positive("prior", self.prior)
+
+    @abstractmethod
+    def init(self, segments: Sequence[Segment], like: Tensor) -> State:
+        """The state for ``P = P_0``, on the device and of the dtype of ``like``."""
+
+    @abstractmethod
+    def step(self, state: State, evolution: Evolution, memory: State, evidence: Evidence, lr: float) -> Update:
+        """Predict with ``evolution`` and update with ``evidence``."""
+
+    @abstractmethod
+    def variances(self, state: State) -> Tensor:
+        """The diagonal of P, of length d."""
+
+    @abstractmethod
+    def halves(self, state: State, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """``(A, B)`` with ``A B' = rows P rows'``: what later updates do not change."""
+
+    @abstractmethod
+    def draw(self, state: State, normal: Tensor) -> Tensor:
+        """A draw from N(0, P), made of the d independent standard normal numbers ``normal``."""

@@ -1,0 +1,153 @@
+"""Covariances that are block-diagonal matrices: all of P, one block a layer, one block a neuron."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from kova_rl.errors import NotPositiveDefinite
+from kova_rl.filter.covariance.base import Covariance, Prior
+from kova_rl.filter.evidence import Evidence
+from kova_rl.filter.layout import Blocks, Segment
+from kova_rl.filter.step import State, Update
+
+if TYPE_CHECKING:
+    from kova_rl.filter.evolution import Evolution
+
+
+@dataclass(frozen=True)
+class BlockDiagonal(Covariance):
+    r"""P as a matrix that is zero outside its diagonal blocks.
+
+    Blocks follow the decoupled filter of Puskorius and Feldkamp: one shared innovation covariance
+    sums what the blocks contribute, so that the innovation is explained once, not once a block,
+
+    .. math:: S = \sum_b H_b' P_b^- H_b + P_n, \quad K_b = P_b^- H_b S^{-1}.
+
+    It is the dense filter with everything outside the blocks set to zero after each update.
+
+    Args:
+        prior: See :class:`Covariance`.
+        dtype: See :class:`Covariance`.
+    """
+
+    prior: Prior = 1.0
+    dtype: torch.dtype | None = None
+
+    @abstractmethod
+    def partition(self, segments: Sequence[Segment]) -> list[Blocks]:
+        """Where the blocks are."""
+
+    def init(self, segments: Sequence[Segment], like: Tensor) -> State:
+        state: State = {}
+        for blocks in self.partition(segments):
+            eye = torch.eye(blocks.size, dtype=like.dtype, device=like.device)
+            state[str(blocks.start)] = eye.repeat(blocks.count, 1, 1)
+        return state
+
+    def reset(self, state: State) -> None:
+        """Back to ``P = P_0``."""
+        for P in state.values():
+            P.zero_()
+            P.diagonal(dim1=1, dim2=2).fill_(1.0)
+
+    def step(self, state: State, evolution: Evolution, memory: State, evidence: Evidence, lr: float) -> Update:
+        return evolution.step(self, state, memory, evidence, lr)
+
+    def times(self, state: State, rows: Tensor) -> Tensor:
+        out = torch.empty_like(rows)
+        for (start, count, size), P in _blocks(state):
+            stop = start + count * size
+            if count == 1:
+                torch.mm(rows[:, start:stop], P[0], out=out[:, start:stop])
+            else:
+                out[:, start:stop].unflatten(1, (count, size)).transpose(0, 1).copy_(
+                    torch.bmm(_stack(rows, start, count, size), P)
+                )
+        return out
+
+    def add_outer(self, state: State, A: Tensor, signs: Tensor | None, scale: float, shift: float) -> None:
+        """``P <- scale P + shift I + A' diag(signs) A``, inside the blocks; signs None is -1."""
+        left, alpha = (A, -1.0) if signs is None else (A * signs[:, None], 1.0)
+        for (start, count, size), P in _blocks(state):
+            stop = start + count * size
+            if count == 1:
+                P[0].addmm_(left[:, start:stop].T, A[:, start:stop], beta=scale, alpha=alpha)
+            else:
+                a, b = (_stack(x, start, count, size) for x in (left, A))
+                P.baddbmm_(a.transpose(1, 2), b, beta=scale, alpha=alpha)
+            if shift != 0.0:
+                P.diagonal(dim1=1, dim2=2).add_(shift)
+
+    def leaked(self, state: State, eta: float, step: int) -> State:
+        r"""``P- = P ((1-eta) I + eta P)^-1``, which is ``P-^-1 = (1-eta) P^-1 + eta I``, as a new state."""
+        out: State = {}
+        for key, P in state.items():
+            C = P * eta
+            C.diagonal(dim1=1, dim2=2).add_(1 - eta)
+            lower, failed = torch.linalg.cholesky_ex(C)
+            if failed.any():
+                raise NotPositiveDefinite(
+                    f"step {step}: a covariance block of size {P.shape[-1]} has lost positive "
+                    "definiteness. Nothing was changed. Use dtype=torch.float64, or covariance.LowRank."
+                )
+            leaked = torch.cholesky_solve(P, lower)
+            out[key] = leaked.add(leaked.mT).mul_(0.5)
+        return out
+
+    def variances(self, state: State) -> Tensor:
+        return torch.cat([P.diagonal(dim1=1, dim2=2).flatten() for P in state.values()])
+
+    def halves(self, state: State, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return self.times(state, rows), rows
+
+    def draw(self, state: State, normal: Tensor) -> Tensor:
+        out = torch.empty_like(normal)
+        for (start, count, size), P in _blocks(state):
+            lower, failed = torch.linalg.cholesky_ex(P)
+            if failed.any():
+                raise NotPositiveDefinite(
+                    f"a covariance block of size {size} is not positive definite, so that no weights "
+                    "can be drawn from it. Use dtype=torch.float64, or covariance.LowRank."
+                )
+            stop = start + count * size
+            z = normal[start:stop].view(count, size, 1)
+            out[start:stop] = torch.bmm(lower, z).flatten()
+        return out
+
+
+def _blocks(state: State) -> list[tuple[Blocks, Tensor]]:
+    return [(Blocks(int(key), P.shape[0], P.shape[1]), P) for key, P in state.items()]
+
+
+def _stack(rows: Tensor, start: int, count: int, size: int) -> Tensor:
+    """Columns of N x d as count matrices of N x size."""
+    return rows[:, start : start + count * size].unflatten(1, (count, size)).transpose(0, 1)
+
+
+@dataclass(frozen=True)
+class LayerBlocks(BlockDiagonal):
+    """One block a layer: weights of different layers are taken as uncorrelated (the paper's way (b))."""
+
+    def partition(self, segments: Sequence[Segment]) -> list[Blocks]:
+        layers: dict[int, list[Segment]] = {}
+        for segment in segments:
+            layers.setdefault(segment.layer, []).append(segment)
+        return [Blocks(part[0].start, 1, part[-1].stop - part[0].start) for part in layers.values()]
+
+
+@dataclass(frozen=True)
+class NeuronBlocks(BlockDiagonal):
+    """One block for each output unit of a layer: its incoming weights and its bias.
+
+    For modules other than ``nn.Linear``: the rows of dimension 0 of its parameters, joined where
+    two parameters of one module have equally many (a convolution's kernel and its bias).
+    """
+
+    def partition(self, segments: Sequence[Segment]) -> list[Blocks]:
+        return [Blocks(segment.start, segment.rows, segment.cols) for segment in segments]

@@ -1,0 +1,162 @@
+r"""Predict and update, as functions of tensors. Equation numbers are those of the paper.
+
+Rows are samples here, so ``J = H'`` is N x d, and coordinates are whitened by the prior: ``P_0 = I``.
+No function changes the filter's state: each returns an :class:`Update`, whose ``commit`` does,
+so that a batch can still be refused once its numbers are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from kova_rl.errors import NonFiniteBatch, NotPositiveDefinite
+from kova_rl.filter.evidence import Evidence, inverse_lower
+
+if TYPE_CHECKING:
+    from kova_rl.filter.covariance.blocks import BlockDiagonal
+
+State = dict[str, Any]
+
+JITTER_TRIES = 6
+
+
+@dataclass(frozen=True)
+class Update:
+    """The result of one update, before it is made."""
+
+    delta: Tensor
+    """Change of the whitened weights, ``alpha K innovation``."""
+    nis: Tensor
+    """Normalised innovation squared, ``innovation' S^-1 innovation / N``."""
+    predicted_variance: Callable[[], Tensor]
+    """The diagonal of ``H' P- H``: what the filter expected the innovation's variance to be."""
+    commit: Callable[[], None]
+    """Writes the posterior covariance into the state."""
+    jitter: float = 0.0
+    """What was added to the diagonal of S to factorise it."""
+
+
+def affine(
+    structure: BlockDiagonal,
+    state: State,
+    evidence: Evidence,
+    lr: float,
+    scale: float = 1.0,
+    shift: float = 0.0,
+) -> Update:
+    """One step with ``P- = scale P + shift I``: the scale is folded into the downdate."""
+    J = evidence.jacobian.dense()
+    PJ = structure.times(state, J)  # J P
+    if scale != 1.0:
+        PJ.mul_(scale)
+    if shift != 0.0:
+        PJ.add_(J, alpha=shift)  # J P-                             (Alg. 1, line 2)
+    M = PJ @ J.T  # H' P- H
+    expected = M.diagonal().clone()
+    S = evidence.noise.added_to(M)  # S = H' P- H + P_n                      (eq. 9)
+    inverse, jitter = inverse_cholesky(S, evidence)
+    w = inverse @ evidence.innovation
+    A = inverse @ PJ  # K S K' = A' A                                        (eq. 10)
+    delta = lr * (A.T @ w)  # alpha K innovation                             (eq. 5)
+
+    def commit() -> None:  # P = P- - alpha K S K'                           (eq. 5)
+        structure.add_outer(state, A if lr == 1.0 else A * lr**0.5, None, scale, shift)
+
+    return Update(delta, w.dot(w) / len(w), lambda: expected, commit, jitter)
+
+
+def directional(
+    structure: BlockDiagonal,
+    state: State,
+    evidence: Evidence,
+    lr: float,
+    eta: float,
+    bounded: bool,
+) -> Update:
+    r"""One step that inflates only the directions that the batch observes.
+
+    With eigenpairs ``(l_i, v_i)`` of ``L_n^-1 H'P H L_n^-T`` and ``u_i = P H L_n^-T v_i``, direction i
+    is inflated by ``g_i = 1/(1 - eta_i)``, and prediction and update together change P by
+
+    .. math:: \sum_i u_i u_i' \Big[\frac{g_i - 1}{l_i} - \frac{\alpha g_i^2}{1 + g_i l_i}\Big].
+    """
+    J = evidence.jacobian.dense()
+    PJ = structure.times(state, J)
+    M = PJ @ J.T
+    check_finite_gram(M, evidence)
+    whiten = evidence.noise.whiten
+    M = whiten(whiten(M).T)
+    l, V = torch.linalg.eigh(M.add(M.T).mul_(0.5))  # noqa: E741 - the docstring's l
+    l = l.clamp(min=0.0)  # noqa: E741
+    U = V.T @ whiten(PJ)
+    w = V.T @ whiten(evidence.innovation)
+
+    floor = torch.finfo(l.dtype).eps * l[-1].clamp(min=torch.finfo(l.dtype).tiny)
+    per_l = torch.where(l > floor, eta / l.clamp(min=floor), 0.0)  # eta_i / l_i
+    if bounded:
+        per_l = torch.minimum(per_l, lr / (1 + l))  # eta_i <= alpha l_i/(1 + l_i)
+    g = 1 / (1 - per_l * l)
+    S = 1 + g * l
+    c = g * per_l - lr * g.square() / S
+    if bounded:
+        c.clamp_(max=0.0)
+    delta = lr * (U.T @ (g * w / S))
+    nis = (w.square() / S).mean()
+
+    def predicted_variance() -> Tensor:
+        return evidence.noise.diagonal_of((V * (g * l)) @ V.T)
+
+    def commit() -> None:
+        structure.add_outer(state, U * c.abs().sqrt()[:, None], c.sign(), 1.0, 0.0)
+
+    return Update(delta, nis, predicted_variance, commit)
+
+
+def isotropic(evidence: Evidence, lr: float, variance: float) -> Update:
+    """One step from ``P- = variance I``: nothing is carried over, and neither P nor H is built."""
+    M = evidence.jacobian.gram().mul_(variance)
+    expected = M.diagonal().clone()
+    S = evidence.noise.added_to(M)
+    inverse, jitter = inverse_cholesky(S, evidence)
+    w = inverse @ evidence.innovation
+    delta = evidence.jacobian.transpose_times(inverse.T @ w).mul_(lr * variance)
+    return Update(delta, w.dot(w) / len(w), lambda: expected, lambda: None, jitter)
+
+
+def inverse_cholesky(S: Tensor, evidence: Evidence) -> tuple[Tensor, float]:
+    """``L^-1`` for ``S = L L'``, and the jitter that it took."""
+    lower, failed = torch.linalg.cholesky_ex(S)
+    if not failed.item():
+        return inverse_lower(lower), 0.0
+    check_finite_gram(S, evidence)
+    scale = float(S.diagonal().abs().mean()) * torch.finfo(S.dtype).eps
+    for k in range(JITTER_TRIES):
+        jitter = scale * 10.0**k
+        lower, failed = torch.linalg.cholesky_ex(
+            S + torch.eye(len(S), dtype=S.dtype, device=S.device).mul_(jitter)
+        )
+        if not failed.item():
+            return inverse_lower(lower), jitter
+    raise NotPositiveDefinite(
+        f"step {evidence.step}: the innovation covariance is not positive definite, even with "
+        f"{jitter:.1e} added to its diagonal (mean {float(S.diagonal().mean()):.3g}). Nothing was "
+        "changed. Use dtype=torch.float64 for the covariance, a larger observation noise, "
+        "covariance.LowRank (positive definite by construction), or a bounded evolution."
+    )
+
+
+def check_finite_gram(M: Tensor, evidence: Evidence) -> None:
+    """A Jacobian with any entry that is not finite shows on the diagonal of its Gram matrix."""
+    if torch.isfinite(M.diagonal().sum()):
+        return
+    bad = (~torch.isfinite(M.diagonal())).nonzero().flatten().tolist()
+    raise NonFiniteBatch(
+        f"step {evidence.step}: the gradient of {len(bad)} of {len(M)} predictions is not finite or "
+        f"overflows (first sample: {bad[0] if bad else 'their sum'}). Nothing was changed. Normalise "
+        "the inputs of the critic, and look for a NaN in its weights."
+    )

@@ -1,0 +1,74 @@
+"""What a step returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor
+
+
+class _HasVariances(Protocol):
+    def variances(self) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """What people want to log of one step. Everything is a float, computed when it is asked for."""
+
+    innovation: Tensor = field(repr=False)
+    """Targets minus predictions, of shape (N,)."""
+    _nis: Tensor = field(repr=False)
+    _delta: Tensor = field(repr=False)
+    jitter: float
+    """What had to be added to the innovation covariance to factorise it; 0 nearly always."""
+    _optimizer: _HasVariances = field(repr=False)
+
+    @property
+    def loss(self) -> float:
+        """Mean squared innovation, as ``torch.nn.functional.mse_loss`` would give before the step."""
+        return float(self.innovation.square().mean())
+
+    @property
+    def innovation_mean(self) -> float:
+        return float(self.innovation.mean())
+
+    @property
+    def innovation_std(self) -> float:
+        return float(self.innovation.std(correction=0))
+
+    @property
+    def nis(self) -> float:
+        """Normalised innovation squared, ``innovation' S^-1 innovation / N``."""
+        return float(self._nis)
+
+    @property
+    def update_norm(self) -> float:
+        """Norm of the change of the weights, in units of the prior's standard deviation."""
+        return float(self._delta.norm())
+
+    @property
+    def variance_max(self) -> float:
+        """Largest variance of a weight, of the covariance as it is when this is read."""
+        return float(self._optimizer.variances().max())
+
+    @property
+    def variance_mean(self) -> float:
+        """Mean variance of the weights, of the covariance as it is when this is read."""
+        return float(self._optimizer.variances().mean())
+
+    def as_dict(self) -> dict[str, float]:
+        """All of it, for a logger."""
+        return {name: float(getattr(self, name)) for name in NAMES}
+
+
+NAMES = (
+    "loss",
+    "innovation_mean",
+    "innovation_std",
+    "nis",
+    "update_norm",
+    "variance_max",
+    "variance_mean",
+    "jitter",
+)

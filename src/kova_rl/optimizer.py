@@ -1,0 +1,350 @@
+"""The optimizer: gathers, calls the filter, writes back, saves and loads."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kova_rl.errors import InvalidBatch, KovaError, NonFiniteBatch
+from kova_rl.filter.checks import FLOATS, check_lr
+from kova_rl.filter.compatibility import check_pair
+from kova_rl.filter.covariance import Covariance, LowRank
+from kova_rl.filter.evidence import Evidence, Noise
+from kova_rl.filter.evolution import Evolution, Leakage
+from kova_rl.filter.observation import BatchSize, Observation
+from kova_rl.info import StepInfo
+from kova_rl.jacobian import JacobianOf, Predict
+from kova_rl.parameters import Parameters
+from kova_rl.posterior import Belief
+from kova_rl.state import moved, pack, unpack
+
+SCALE_DECAY = 0.99
+"""Of the running mean of the normalised innovation squared, which gives std its unit."""
+UNNORMALISED = 100.0
+"""``h'P_0 h`` of the first batch above this, in units of N, is a sign of inputs not normalised."""
+
+
+class Kova(torch.optim.Optimizer):
+    r"""Tracks the weights of a value network with an extended Kalman filter (KOVA).
+
+    The weights are a Gaussian random process that is seen through noisy targets,
+    ``theta_t = theta_{t-1} + v_t`` and ``y_t = h(u_t; theta_t) + n_t``. One step is
+
+    .. math::
+        \begin{aligned}
+        P^-    &= \text{evolution}(P)                 && \text{predict (Alg. 1, line 2)} \\
+        S      &= H' P^- H + P_n                      && \text{innovation covariance (eq. 9)} \\
+        K      &= P^- H S^{-1}                        && \text{gain (eq. 10)} \\
+        \theta &\leftarrow \theta + \alpha K (y - h)  && \text{update (eq. 5)} \\
+        P      &= P^- - \alpha K S K'
+        \end{aligned}
+
+    with H the gradients of the N predictions, in the structure that ``covariance`` keeps of P.
+
+    Args:
+        module: Any ``nn.Module``; its trainable parameters are tracked. Pass a submodule, such as the
+            last layer, to filter that alone and leave the rest to another optimizer.
+        lr: alpha in (0, 1]. 1 is the filter; a scheduler may lower it, to 0 at last.
+        covariance: What is kept of P, see :mod:`kova_rl.covariance`.
+        evolution: How P grows between updates, see :mod:`kova_rl.evolution`.
+        observation: How noisy the targets are, see :mod:`kova_rl.observation`.
+
+    Raises:
+        ValueError: A setting out of range, a module without trainable parameters, or a covariance
+            and an evolution that do not go together.
+
+    Example:
+        >>> import torch
+        >>> from kova_rl import Kova
+        >>> _ = torch.manual_seed(0)
+        >>> critic = torch.nn.Linear(3, 1)
+        >>> optimizer = Kova(critic)
+        >>> states = torch.randn(64, 3)
+        >>> for _ in range(50):
+        ...     info = optimizer.step(lambda: critic(states).squeeze(-1), targets=states.sum(1))
+        >>> belief = optimizer.posterior(lambda: critic(states[:2]).squeeze(-1))
+        >>> bool((belief.mean - states[:2].sum(1)).abs().max() < 0.05)
+        True
+
+    Reference:
+        Shashua and Mannor, "Kalman meets Bellman: Improving Policy Evaluation through Value
+        Tracking", 2020, Algorithm 1.
+    """
+
+    _OURS = ("module", "covariance", "evolution", "observation", "_structure", "_parameters", "_jacobian", "_sampling")
+
+    def __init__(
+        self,
+        module: nn.Module,
+        lr: float = 1.0,
+        covariance: Covariance = LowRank(),  # noqa: B008 - immutable
+        evolution: Evolution = Leakage(),  # noqa: B008
+        observation: Observation = BatchSize(),  # noqa: B008
+    ) -> None:
+        if not isinstance(module, nn.Module):
+            raise ValueError(
+                f"module must be an nn.Module, got {type(module).__name__}: pass the critic itself, not "
+                "its parameters()"
+            )
+        check_lr(lr)
+        _check_kind("covariance", covariance, Covariance)
+        _check_kind("evolution", evolution, Evolution)
+        _check_kind("observation", observation, Observation)
+        parameters = Parameters(module, covariance.prior)
+        check_pair(covariance, evolution, parameters.segments)
+        super().__init__([{"params": parameters.tensors}], {"lr": lr})
+        self.module, self.covariance, self.evolution, self.observation = module, covariance, evolution, observation
+        self._parameters = parameters
+        self._jacobian = JacobianOf(module, parameters)
+        self._structure = evolution.applied_to(covariance)
+        self._sampling = False
+        like = parameters.tensors[0].new_empty(0, dtype=self._dtype())
+        self.state[parameters.tensors[0]] = {
+            "step": 0,
+            "jitters": 0,
+            "nis": like.new_zeros(()),
+            "covariance": self._structure.init(parameters.segments, like),
+            "evolution": evolution.init(like),
+            "observation": observation.init(like),
+        }
+
+    # ------------------------------------------------------------------ learning
+
+    @torch.no_grad()
+    def step(self, predict: Predict, targets: Tensor, **noise_inputs: Tensor) -> StepInfo:  # type: ignore[override]
+        """One prediction and update of the filter.
+
+        Args:
+            predict: Calls the module and returns one prediction a sample, of shape (N,). A critic
+                with several outputs picks one: ``lambda: q(obs).gather(1, actions).squeeze(1)``.
+            targets: Of shape (N,); taken as constants.
+            **noise_inputs: What the observation noise needs, such as ``ratio=``.
+
+        Returns:
+            What people want to log, see :class:`~kova_rl.StepInfo`.
+
+        Raises:
+            InvalidBatch: Wrong shapes, or a noise input missing or out of range.
+            NonFiniteBatch: A target, prediction or gradient that is not finite.
+            CovarianceWindup: An unbounded evolution has wound up.
+            NotPositiveDefinite: The innovation covariance can't be factorised.
+
+        Whatever it raises, neither the weights nor the covariance have changed.
+        """
+        if self._sampling:
+            raise KovaError("step() inside sampled(): leave the block first, its weights are only a draw")
+        memory = self._memory()
+        lr = self.param_groups[0]["lr"]
+        check_lr(lr, allow_zero=True)
+        lr = float(lr)
+        self._check_noise_inputs(noise_inputs)
+
+        predictions, jacobian = self._jacobian(predict, self._dtype())
+        innovation = self._innovation(targets, predictions, memory["step"])
+        noise = Noise(self.observation.covariance(memory["observation"], innovation, noise_inputs))
+        if memory["step"] == 0:
+            self._warn_if_unnormalised(jacobian.gram().diagonal())
+        evidence = Evidence(jacobian, innovation, noise, memory["step"])
+        update = self._structure.step(memory["covariance"], self.evolution, memory["evolution"], evidence, lr)
+        size = update.delta.norm()
+        if not torch.isfinite(size + update.nis):
+            raise NonFiniteBatch(
+                f"step {memory['step']}: the update overflows (its norm is {float(size)}). Nothing was "
+                "changed. Normalise the inputs and the targets of the critic."
+            )
+
+        if self.observation.learns:
+            self.observation.observe(memory["observation"], innovation, update.predicted_variance())
+        update.commit()
+        self._parameters.add_(update.delta)
+        self.evolution.observe(memory["evolution"], update.nis)
+        memory["nis"].lerp_(update.nis, 1 - SCALE_DECAY)
+        memory["step"] += 1
+        memory["jitters"] += update.jitter > 0.0
+        return StepInfo(innovation, update.nis, update.delta, update.jitter, self)
+
+    def _innovation(self, targets: Tensor, predictions: Tensor, step: int) -> Tensor:
+        if not isinstance(targets, Tensor):
+            raise InvalidBatch(f"targets must be a tensor, got {type(targets).__name__}")
+        if targets.shape != predictions.shape:
+            raise InvalidBatch(
+                f"targets must have one number a prediction, shape {tuple(predictions.shape)}, got shape "
+                f"{tuple(targets.shape)}"
+            )
+        dtype = self._dtype()
+        innovation = targets.detach().to(predictions.device, dtype) - predictions.to(dtype)
+        if not torch.isfinite(innovation).all():
+            for name, values in (("target", targets), ("prediction", predictions), ("innovation", innovation)):
+                bad = (~torch.isfinite(values)).nonzero().flatten().tolist()
+                if bad:
+                    raise NonFiniteBatch(
+                        f"step {step}: {len(bad)} of {len(values)} {name}s are not finite (first: sample "
+                        f"{bad[0]}, {float(values[bad[0]])}). Nothing was changed. Look for a NaN in the "
+                        "rewards or in the observations of that batch."
+                    )
+        return innovation
+
+    def _check_noise_inputs(self, given: dict[str, Tensor]) -> None:
+        needed = set(self.observation.inputs)
+        if set(given) == needed:
+            return
+        missing, unknown = sorted(needed - set(given)), sorted(set(given) - needed)
+        name = type(self.observation).__name__
+        parts = []
+        if missing:
+            listed = ", ".join(f"{key}=..." for key in missing)
+            parts.append(f"{name} needs step(predict, targets, {listed}), which is missing")
+        if unknown:
+            takes = ", ".join(sorted(needed)) or "no noise inputs"
+            parts.append(f"{name} takes {takes}, but got {', '.join(unknown)}")
+        raise InvalidBatch("; ".join(parts))
+
+    def _warn_if_unnormalised(self, prior_variance: Tensor) -> None:
+        mean, n = float(prior_variance.mean()), len(prior_variance)
+        if mean > UNNORMALISED * n:
+            warnings.warn(
+                f"the prior's variance of the first predictions, h'P_0 h, is {mean:.3g}, above 100 N = "
+                f"{UNNORMALISED * n:.3g}: the first steps will be bold. Normalise the inputs of the "
+                "critic (as VecNormalize does), or lower the prior: covariance.FanIn(), or a prior "
+                f"of about {n / mean:.1g} in place of 1.",
+                stacklevel=4,
+            )
+
+    # ------------------------------------------------------------------ believing
+
+    @torch.no_grad()
+    def posterior(self, predict: Predict) -> Belief:
+        """Mean, standard deviation and joint covariance of predictions, after the last update.
+
+        Args:
+            predict: As for :meth:`step`, on any states; N may differ.
+
+        Returns:
+            A detached :class:`~kova_rl.Belief`: the spread of the prediction, without target noise.
+            The unit-free observation noises have their spread scaled to the unit of the targets, by
+            the running mean of the normalised innovation squared.
+        """
+        memory = self._memory()
+        predictions, jacobian = self._jacobian(predict, self._dtype())
+        left, right = self._structure.halves(memory["covariance"], jacobian.dense())
+        scale = self._unit(memory)
+        variance = (left * right).sum(1).clamp_(min=0.0) * scale
+
+        def joint() -> Tensor:
+            product = left @ right.T
+            return product.add(product.T).mul_(0.5 * scale).to(predictions.dtype)
+
+        return Belief(predictions, variance.sqrt().to(predictions.dtype), joint, self._structure.tracked)
+
+    @contextmanager
+    def sampled(self, generator: torch.Generator | None = None) -> Iterator[None]:
+        """Weights drawn from the posterior inside the block, and restored to the bit after it.
+
+        Example:
+            >>> import torch
+            >>> from kova_rl import Kova
+            >>> critic = torch.nn.Linear(2, 1)
+            >>> optimizer = Kova(critic)
+            >>> with optimizer.sampled(torch.Generator().manual_seed(0)):
+            ...     q = critic(torch.ones(1, 2))
+        """
+        if self._sampling:
+            raise KovaError("sampled() inside sampled(): leave the outer block first")
+        if not self._structure.tracked:
+            raise KovaError(
+                f"{type(self.evolution).__name__} keeps no posterior to draw weights from: use a tracked "
+                "evolution, such as evolution.Leakage with covariance.LowRank"
+            )
+        memory = self._memory()
+        tensors = self._parameters.tensors
+        with torch.no_grad():
+            kept = [p.detach().clone() for p in tensors]
+            normal = torch.randn(
+                len(self._parameters),
+                generator=generator,
+                dtype=self._dtype(),
+                device=generator.device if generator is not None else tensors[0].device,
+            ).to(tensors[0].device)
+            draw = self._structure.draw(memory["covariance"], normal)
+            self._parameters.add_(draw * self._unit(memory).sqrt())
+        self._sampling = True
+        try:
+            yield
+        finally:
+            self._sampling = False
+            with torch.no_grad():
+                for p, value in zip(tensors, kept, strict=True):
+                    p.copy_(value)
+
+    def variances(self) -> Tensor:
+        """Variance of each weight, of length d, neuron by neuron, in the order of the filter."""
+        memory = self._memory()
+        whitened = self._structure.variances(memory["covariance"])
+        root = self._parameters.root(memory["nis"])
+        return root.square() * whitened.to(root)
+
+    def _unit(self, memory: dict[str, Any]) -> Tensor:
+        """The factor s that gives the covariance the unit of the targets squared."""
+        if not self.observation.unit_free or memory["step"] == 0:
+            return torch.ones_like(memory["nis"])
+        return memory["nis"] / (1 - SCALE_DECAY ** memory["step"])
+
+    # ------------------------------------------------------------------ state
+
+    def _dtype(self) -> torch.dtype:
+        dtype = self.covariance.dtype or self._parameters.tensors[0].dtype
+        if dtype not in FLOATS:
+            raise ValueError(
+                f"the weights are {dtype}, which the filter can't compute in: pass "
+                "dtype=torch.float32 to the covariance"
+            )
+        return dtype
+
+    def _memory(self) -> dict[str, Any]:
+        """The filter's state, kept on the first parameter, on the device of the weights."""
+        first = self._parameters.tensors[0]
+        memory = self.state[first]
+        if memory["nis"].device != first.device:
+            memory = self.state[first] = moved(memory, first.device)
+        return memory
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if self.param_groups:
+            raise KovaError("Kova tracks the one module that it was built with: build a second Kova")
+        super().add_param_group(param_group)
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy of everything that the filter remembers: tensors, numbers and strings only."""
+        return pack(self._memory(), self.param_groups[0], self._parameters, self._structure)
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what :meth:`state_dict` gave, to the bit and in its own dtype.
+
+        Raises:
+            StateMismatch: The state is of another architecture, structure, noise, prior or dtype.
+        """
+        memory, group = unpack(state_dict, self._memory(), self._parameters, self._structure)
+        self.state[self._parameters.tensors[0]] = memory
+        self.param_groups[0].update(group)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), **{name: self.__dict__[name] for name in self._OURS}}
+
+    def __repr__(self) -> str:
+        return (
+            f"Kova({type(self.module).__name__} of {len(self._parameters)} weights, "
+            f"lr={self.param_groups[0]['lr']}, covariance={self.covariance}, "
+            f"evolution={self.evolution}, observation={self.observation})"
+        )
+
+
+def _check_kind(name: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        shown = f"{value.__name__}, a class: call it" if isinstance(value, type) else repr(value)
+        raise ValueError(f"{name} must be one of kova_rl.{name}'s objects, got {shown}")

@@ -1,0 +1,105 @@
+"""Saving and loading the filter's state: tensors, numbers and strings, checked before they are used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kova_rl.errors import StateMismatch
+from kova_rl.filter.covariance import Covariance
+from kova_rl.parameters import Parameters
+
+FORMAT = 1
+
+
+def moved(tree: Any, device: torch.device) -> Any:
+    """A tree of dicts with its tensors on another device."""
+    if isinstance(tree, dict):
+        return {key: moved(value, device) for key, value in tree.items()}
+    return tree.to(device) if isinstance(tree, Tensor) else tree
+
+
+def copied(tree: Any) -> Any:
+    """A tree of dicts with its tensors copied, each with a storage of its own."""
+    if isinstance(tree, dict):
+        return {key: copied(value) for key, value in tree.items()}
+    return tree.detach().clone() if isinstance(tree, Tensor) else tree
+
+
+def pack(
+    memory: dict[str, Any], group: dict[str, Any], parameters: Parameters, structure: Covariance
+) -> dict[str, Any]:
+    """The state dict, in the shape that ``torch.optim`` has."""
+    settings = {key: value for key, value in group.items() if key != "params"}
+    return {
+        "state": {0: copied(memory)},
+        "param_groups": [{**settings, "params": list(range(len(parameters.tensors)))}],
+        "kova": {"format": FORMAT, **_identity(parameters, structure)},
+    }
+
+
+def unpack(
+    state_dict: dict[str, Any], memory: dict[str, Any], parameters: Parameters, structure: Covariance
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The memory and the group's settings, or ``StateMismatch`` before anything is touched."""
+    missing = [key for key in ("state", "param_groups", "kova") if key not in state_dict]
+    if missing:
+        raise StateMismatch(
+            f"not a state dict of Kova: {', '.join(missing)} missing (was it another optimizer's?)"
+        )
+    saved = state_dict["kova"]
+    if saved.get("format") != FORMAT:
+        raise StateMismatch(f"state dict of format {saved.get('format')}, this version reads {FORMAT}")
+    for key, mine in _identity(parameters, structure).items():
+        if not _same(saved.get(key), mine):
+            raise StateMismatch(f"{key}: the state dict has {_show(saved.get(key))}, this Kova has {_show(mine)}")
+    loaded = state_dict["state"][0]
+    _check_tree(loaded, memory, "state")
+    settings = {key: value for key, value in state_dict["param_groups"][0].items() if key != "params"}
+    return copied(moved(loaded, memory["nis"].device)), settings
+
+
+def _identity(parameters: Parameters, structure: Covariance) -> dict[str, Any]:
+    """What must agree for the numbers of a state to mean the same."""
+    return {
+        "covariance": type(structure).__name__,
+        "parameters": {
+            name: list(p.shape) for name, p in zip(parameters.names, parameters.tensors, strict=True)
+        },
+        "prior": [group.root.square() for group in parameters.groups],
+    }
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a.shape == b.shape and torch.equal(a.cpu().double(), b.cpu().double())
+    return bool(a == b)
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, list) and value and isinstance(value[0], Tensor):
+        return "[" + ", ".join(f"{float(v.min()):g}..{float(v.max()):g}" for v in value) + "]"
+    return repr(value)
+
+
+def _check_tree(loaded: Any, mine: Any, path: str) -> None:
+    if isinstance(mine, dict):
+        if not isinstance(loaded, dict) or loaded.keys() != mine.keys():
+            has = sorted(loaded) if isinstance(loaded, dict) else type(loaded).__name__
+            raise StateMismatch(
+                f"{path}: the state dict has {has}, this Kova has {sorted(mine)} (another structure or noise?)"
+            )
+        for key, value in mine.items():
+            _check_tree(loaded[key], value, f"{path}.{key}")
+    elif isinstance(mine, Tensor):
+        if not isinstance(loaded, Tensor) or loaded.shape != mine.shape or loaded.dtype != mine.dtype:
+            got = f"{loaded.dtype} {tuple(loaded.shape)}" if isinstance(loaded, Tensor) else repr(loaded)
+            raise StateMismatch(
+                f"{path}: the state dict has {got}, this Kova has {mine.dtype} {tuple(mine.shape)}"
+            )
+    elif not isinstance(loaded, int | float):
+        raise StateMismatch(f"{path}: the state dict has {loaded!r}, this Kova has {mine!r}")
