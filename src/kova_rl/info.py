@@ -18,7 +18,8 @@ class StepInfo:
 
     innovation: Tensor = field(repr=False)
     """Targets minus predictions, of shape (N,)."""
-    _nis: Tensor = field(repr=False)
+    nis: float
+    """Normalised innovation squared, ``innovation' S^-1 innovation / N``."""
     _delta: Tensor = field(repr=False)
     jitter: float
     """What had to be added to the innovation covariance to factorise it; 0 nearly always."""
@@ -36,11 +37,6 @@ class StepInfo:
     @property
     def innovation_std(self) -> float:
         return float(self.innovation.std(correction=0))
-
-    @property
-    def nis(self) -> float:
-        """Normalised innovation squared, ``innovation' S^-1 innovation / N``."""
-        return float(self._nis)
 
     @property
     def update_norm(self) -> float:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,48 +14,120 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from kova_rl.errors import InvalidBatch
 from kova_rl.filter.evidence import DenseJacobian, Jacobian
-from kova_rl.parameters import Group, Parameters
+from kova_rl.filter.layout import Segment
+from kova_rl.parameters import Parameters, View
 
 Predict = Callable[[], Tensor]
-Calls = dict[nn.Module, list[tuple[Tensor, GradientEdge | None]]]
+Calls = list[tuple[nn.Module, Tensor, GradientEdge | None]]
 
 CHUNK_ELEMENTS = 1 << 24
 """Gradients that the general path holds at a time, beside the Jacobian itself."""
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
 
 
+class Place(NamedTuple):
+    """A weight or a bias: its prior's root, its columns in the segment, and its view of d coordinates."""
+
+    root: float
+    columns: slice
+    view: View
+
+
+class Linear(NamedTuple):
+    """What the fast path must know of one ``nn.Linear``; a frozen weight or bias is None."""
+
+    module: nn.Linear
+    segment: Segment
+    weight: Place | None
+    bias: Place | None
+
+
+class Layer(NamedTuple):
+    """One Linear on one batch. Its columns of H are ``b_i x [a_i, 1]``, whitened by the prior."""
+
+    linear: Linear
+    a: Tensor
+    """Its inputs, N x in."""
+    b: Tensor
+    """Gradients of the predictions at its outputs, N x out."""
+
+    def extended(self) -> Tensor:
+        """``[a, 1]`` as columns, cols x N, whitened."""
+        weight, bias = self.linear.weight, self.linear.bias
+        out = self.a.new_empty(self.linear.segment.cols, len(self.a))
+        if weight:
+            part = out[weight.columns].copy_(self.a.T)
+            if weight.root != 1.0:
+                part.mul_(weight.root)
+        if bias:
+            out[bias.columns] = bias.root
+        return out
+
+    def inputs_gram(self) -> Tensor:
+        """``[a, 1] [a, 1]'``, N x N, whitened."""
+        weight, bias = self.linear.weight, self.linear.bias
+        if not weight:
+            assert bias
+            return self.a.new_full((len(self.a),) * 2, bias.root**2)
+        out = self.a @ self.a.T
+        if weight.root != 1.0:
+            out.mul_(weight.root**2)
+        return out.add_(bias.root**2) if bias else out
+
+    def contract(self, weights: Tensor, vector: Tensor, squared: bool) -> None:
+        """Write ``sum_i weights_i h_i``, or of ``h_i**2``, where it stands in a vector of d."""
+        weight, bias = self.linear.weight, self.linear.bias
+        a, b, power = (self.a * self.a, self.b * self.b, 2) if squared else (self.a, self.b, 1)
+        b = b * weights
+        if weight:
+            place = torch.mm(b.T, a, out=vector.as_strided(*weight.view))
+            if weight.root != 1.0:
+                place.mul_(weight.root**power)
+        if bias:
+            place = torch.sum(b, 0, out=vector.as_strided(*bias.view))
+            if bias.root != 1.0:
+                place.mul_(bias.root**power)
+
+
 @dataclass(frozen=True)
 class LinearJacobian:
-    """Rows ``b_i x a_i``: each layer's input a (its bias as one more input) and the gradient b at its output.
+    """The Jacobian of a stack of Linear layers. Never builds the d x N matrix unless asked to."""
 
-    Never builds the N x d matrix unless asked to.
-    """
-
-    layers: list[tuple[Tensor, Tensor, int]]
-    """(a, N x cols; b, N x rows; first coordinate) of each layer, a whitened by the prior."""
+    layers: list[Layer]
     size: int
 
-    def dense(self, row_scale: Tensor | None = None) -> Tensor:
-        first = self.layers[0][0]
-        out = first.new_empty(len(first), self.size)
-        for a, b, start in self.layers:
-            if row_scale is not None:
-                b = b * row_scale[:, None]
-            rows, cols = b.shape[1], a.shape[1]
-            block = out[:, start : start + rows * cols].unflatten(1, (rows, cols))
-            torch.mul(b[:, :, None], a[:, None, :], out=block)
+    def dense(self, scale: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+        if out is None:
+            out = self.layers[0].a.new_empty(self.size, len(self.layers[0].a))
+        step = out.stride(0)
+        for layer in self.layers:
+            start, rows, cols, _ = layer.linear.segment
+            n = len(layer.b)
+            b = layer.b.new_empty(rows, n)
+            b = b.copy_(layer.b.T) if scale is None else torch.mul(layer.b.T, scale, out=b)
+            where = out.storage_offset() + start * step
+            block = out.as_strided((rows, cols, n), (cols * step, step, 1), where)
+            torch.mul(b.unsqueeze(1), layer.extended(), out=block)
         return out
 
     def gram(self) -> Tensor:
-        parts = [(a @ a.T).mul_(b @ b.T) for a, b, _ in self.layers]
-        return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
+        first, *others = self.layers
+        out = first.inputs_gram().mul_(first.b @ first.b.T)
+        for layer in others:
+            out.addcmul_(layer.inputs_gram(), layer.b @ layer.b.T)
+        return out
 
-    def transpose_times(self, z: Tensor) -> Tensor:
-        return torch.cat([((b * z[:, None]).T @ a).flatten() for a, b, _ in self.layers])
+    def times(self, z: Tensor) -> Tensor:
+        vector = z.new_empty(self.size)
+        for layer in self.layers:
+            layer.contract(z[:, None], vector, squared=False)
+        return vector
 
-    def column_squares(self, weights: Tensor) -> Tensor:
-        parts = [(b.square() * weights[:, None]).T @ a.square() for a, b, _ in self.layers]
-        return torch.cat([part.flatten() for part in parts])
+    def squares(self, weights: Tensor) -> Tensor:
+        vector = weights.new_empty(self.size)
+        for layer in self.layers:
+            layer.contract(weights[:, None], vector, squared=True)
+        return vector
 
 
 class JacobianOf:
@@ -70,53 +143,83 @@ class JacobianOf:
 
     def __init__(self, module: nn.Module, parameters: Parameters) -> None:
         self.parameters = parameters
-        self._may_be_fast = _only_linear(module, parameters)
-        self._checked: set[tuple[int, ...]] = set()
+        self._linears = _linears(module, parameters)
+        self._may_be_fast = bool(self._linears)
+        self._checked: set[int] = set()
 
     def __call__(self, predict: Predict, dtype: torch.dtype) -> tuple[Tensor, Jacobian]:
-        if not (self._may_be_fast and all(p.requires_grad for p in self.parameters.tensors)):
+        if self._may_be_fast and all(p.requires_grad for p in self.parameters.tensors):
+            predictions, calls = self._recorded(predict)
+            layers = self._layers(calls, len(predictions))
+        else:
             with torch.enable_grad():
-                predictions = _checked_predictions(predict())
+                predictions, layers = _checked(predict()), None
+        if layers is None:
             return predictions.detach(), self._general(predictions, dtype)
-        with torch.enable_grad(), _recording(self.parameters.groups) as calls:
-            predictions = _checked_predictions(predict())
-        if not _each_once(calls, len(predictions)):
-            return predictions.detach(), self._general(predictions, dtype)
-        shape = tuple(a.shape[1] for ((a, _),) in calls.values()) + (len(predictions),)
-        check = shape not in self._checked
-        jacobian = self._fast(predictions, calls, dtype, keep_graph=check)
+        check = len(predictions) not in self._checked
+        jacobian = self._fast(predictions, layers, dtype, keep_graph=check)
         if check:
             if not self._agrees(predictions, jacobian):
                 self._may_be_fast = False
                 return predictions.detach(), self._general(predictions, dtype)
-            self._checked.add(shape)
+            self._checked.add(len(predictions))
         return predictions.detach(), jacobian
+
+    def _recorded(self, predict: Predict) -> tuple[Tensor, Calls]:
+        """Call ``predict`` and note the input and the gradient edge of every Linear's call.
+
+        The instance's ``forward`` is replaced for the duration of the call, which costs less than a hook.
+        An edge is kept, not the output, because an in-place activation would overwrite the output.
+        """
+        calls: Calls = []
+
+        def forward(module: nn.Linear, input: Tensor) -> Tensor:
+            output = nn.Linear.forward(module, input)
+            calls.append((module, input, get_gradient_edge(output) if output.requires_grad else None))
+            return output
+
+        modules = [linear.module for linear in self._linears]
+        for module in modules:
+            module.__dict__["forward"] = partial(forward, module)
+        try:
+            with torch.enable_grad():
+                return _checked(predict()), calls
+        finally:
+            for module in modules:
+                del module.__dict__["forward"]
+
+    def _layers(self, calls: Calls, n: int) -> list[tuple[Tensor, GradientEdge]] | None:
+        """Input and edge of each group, or None unless each was called once, on N rows."""
+        linears = self._linears
+        if len(calls) != len(linears):
+            return None
+        found = {
+            module: (input, edge)
+            for module, input, edge in calls
+            if edge is not None and input.ndim == 2 and len(input) == n
+        }
+        return [found[linear.module] for linear in linears] if len(found) == len(linears) else None
 
     def _fast(
         self,
         predictions: Tensor,
-        calls: Calls,
+        layers: list[tuple[Tensor, GradientEdge]],
         dtype: torch.dtype,
         keep_graph: bool,
     ) -> LinearJacobian:
-        groups = self.parameters.groups
-        n = len(predictions)
         gradients = torch.autograd.grad(
             predictions,
-            [calls[group.module][0][1] for group in groups],
+            [edge for _, edge in layers],
             torch.ones_like(predictions),
             retain_graph=keep_graph,
             allow_unused=True,
         )
-        layers = []
-        like = predictions.new_empty(0, dtype=dtype)
-        roots = self.parameters.roots(like)
-        for group, root, b in zip(groups, roots, gradients, strict=True):
+        made = []
+        for linear, (a, _), b in zip(self._linears, layers, gradients, strict=True):
             if b is None:
-                b = like.new_zeros(n, group.segment.rows)
-            a = _extended(group, calls[group.module][0][0].detach().to(dtype), root)
-            layers.append((a, b.to(dtype), group.segment.start))
-        return LinearJacobian(layers, len(self.parameters))
+                b = predictions.new_zeros(len(predictions), linear.segment.rows)
+            made.append(Layer(linear, a.to(dtype), b.to(dtype)))
+        return LinearJacobian(made, len(self.parameters))
 
     def _agrees(self, predictions: Tensor, jacobian: LinearJacobian) -> bool:
         """Compare a random combination of all rows with autograd: it sees any mixing of rows."""
@@ -125,12 +228,12 @@ class JacobianOf:
         gradients = torch.autograd.grad(
             predictions, self.parameters.tensors, weights, retain_graph=True, materialize_grads=True
         )
-        expected = torch.empty(1, len(self.parameters), dtype=jacobian.layers[0][0].dtype, device=weights.device)
+        expected = jacobian.layers[0].a.new_empty(len(self.parameters), 1)
         keyed = {id(p): g for p, g in zip(self.parameters.tensors, gradients, strict=True)}
         self.parameters.scatter(keyed, expected)
-        got = jacobian.transpose_times(weights.to(expected))
+        got = jacobian.times(weights.to(expected))
         scale = expected.norm()
-        if not torch.isfinite(scale) or (expected[0] - got).norm() <= TOLERANCE[predictions.dtype] * scale:
+        if not torch.isfinite(scale) or (expected[:, 0] - got).norm() <= TOLERANCE[predictions.dtype] * scale:
             return True  # Gradients that are not finite are refused by the filter, with their sample.
         warnings.warn(
             "Kova's one-backward Jacobian does not hold for this closure (it mixes or permutes rows, as "
@@ -142,7 +245,7 @@ class JacobianOf:
 
     def _general(self, predictions: Tensor, dtype: torch.dtype) -> DenseJacobian:
         n, tensors = len(predictions), [p for p in self.parameters.tensors if p.requires_grad]
-        out = torch.empty(n, len(self.parameters), dtype=dtype, device=predictions.device)
+        out = torch.empty(len(self.parameters), n, dtype=dtype, device=predictions.device)
         rows = max(1, min(n, CHUNK_ELEMENTS // len(self.parameters)))
         for start in range(0, n, rows):
             stop = min(n, start + rows)
@@ -152,11 +255,11 @@ class JacobianOf:
                 predictions, tensors, selector, is_grads_batched=True, retain_graph=stop < n, allow_unused=True
             )
             keyed = {id(p): g for p, g in zip(tensors, gradients, strict=True) if g is not None}
-            self.parameters.scatter(keyed, out[start:stop])
+            self.parameters.scatter(keyed, out[:, start:stop])
         return DenseJacobian(out)
 
 
-def _checked_predictions(predictions: object) -> Tensor:
+def _checked(predictions: object) -> Tensor:
     if not isinstance(predictions, Tensor):
         raise InvalidBatch(f"predict() must return a tensor, got {type(predictions).__name__}")
     if predictions.ndim != 1:
@@ -175,55 +278,27 @@ def _checked_predictions(predictions: object) -> Tensor:
     return predictions
 
 
-def _only_linear(module: nn.Module, parameters: Parameters) -> bool:
-    """Whether all tracked parameters are the own weight and bias of plain, untied Linear modules."""
+def _linears(module: nn.Module, parameters: Parameters) -> list[Linear]:
+    """The layers, if all tracked parameters are those of plain, untied Linear modules; else none."""
     uses: dict[int, int] = {}
     for owner in module.modules():
         for p in owner.parameters(recurse=False):
             uses[id(p)] = uses.get(id(p), 0) + 1
-    return all(
-        type(group.module) is nn.Linear
-        and all(uses[id(member.parameter)] == 1 for member in group.members)
-        and all(member.name.rpartition(".")[2] in ("weight", "bias") for member in group.members)
-        for group in parameters.groups
-    )
-
-
-@contextmanager
-def _recording(groups: list[Group]) -> Iterator[Calls]:
-    """Collect (input, gradient edge of the output) of every call of the groups' modules.
-
-    An edge, not the output itself, because an in-place activation would overwrite the output.
-    """
-    calls: Calls = {group.module: [] for group in groups}
-
-    def record(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        if inputs and output.requires_grad:
-            calls[module].append((inputs[0], get_gradient_edge(output)))
-        else:
-            calls[module].append((output, None))  # called by keyword or without a gradient: not fast
-
-    handles = [group.module.register_forward_hook(record) for group in groups]
-    try:
-        yield calls
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _each_once(calls: Calls, n: int) -> bool:
-    return all(
-        len(made) == 1 and made[0][1] is not None and made[0][0].shape == (n, module.in_features)
-        for module, made in calls.items()
-    )
-
-
-def _extended(group: Group, inputs: Tensor, root: Tensor | None) -> Tensor:
-    """The layer's input with a column of ones for its bias, in the group's order and whitened."""
-    if len(group.members) == 1 and group.members[0].parameter.ndim == 2:
-        return inputs if root is None else inputs * root
-    out = inputs.new_ones(len(inputs), group.segment.cols)
-    for member in group.members:
-        if member.parameter.ndim == 2:
-            out[:, member.start : member.stop] = inputs
-    return out if root is None else out.mul_(root)
+    found = []
+    for group in parameters.groups:
+        owner = group.module
+        if type(owner) is not nn.Linear or "forward" in owner.__dict__:
+            return []
+        weight = bias = None
+        for member in group.members:
+            if uses[id(member.parameter)] > 1:
+                return []
+            place = Place(member.root, slice(member.start, member.stop), member.view)
+            if member.parameter is owner.weight:
+                weight = place
+            elif member.parameter is owner.bias:
+                bias = place
+            else:
+                return []
+        found.append(Linear(owner, group.segment, weight, bias))
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from kova_rl.errors import InvalidBatch, KovaError, NonFiniteBatch
 from kova_rl.filter.checks import FLOATS, check_lr
 from kova_rl.filter.compatibility import check_pair
 from kova_rl.filter.covariance import Covariance, LowRank
-from kova_rl.filter.evidence import Evidence, Noise
+from kova_rl.filter.evidence import Evidence, Noise, Workspace
 from kova_rl.filter.evolution import Evolution, Leakage
 from kova_rl.filter.observation import BatchSize, Observation
 from kova_rl.info import StepInfo
@@ -76,7 +77,10 @@ class Kova(torch.optim.Optimizer):
         Tracking", 2020, Algorithm 1.
     """
 
-    _OURS = ("module", "covariance", "evolution", "observation", "_structure", "_parameters", "_jacobian", "_sampling")
+    _OURS = (
+        *("module", "covariance", "evolution", "observation"),
+        *("_structure", "_parameters", "_jacobian", "_workspace", "_sampling", "_device"),
+    )
 
     def __init__(
         self,
@@ -102,12 +106,14 @@ class Kova(torch.optim.Optimizer):
         self._parameters = parameters
         self._jacobian = JacobianOf(module, parameters)
         self._structure = evolution.applied_to(covariance)
+        self._workspace = Workspace()
         self._sampling = False
-        like = parameters.tensors[0].new_empty(0, dtype=self._dtype())
+        like = self._like()
+        self._device = like.device
         self.state[parameters.tensors[0]] = {
             "step": 0,
             "jitters": 0,
-            "nis": like.new_zeros(()),
+            "nis": 0.0,
             "covariance": self._structure.init(parameters.segments, like),
             "evolution": evolution.init(like),
             "observation": observation.init(like),
@@ -139,9 +145,9 @@ class Kova(torch.optim.Optimizer):
         if self._sampling:
             raise KovaError("step() inside sampled(): leave the block first, its weights are only a draw")
         memory = self._memory()
-        lr = self.param_groups[0]["lr"]
-        check_lr(lr, allow_zero=True)
-        lr = float(lr)
+        lr = float(self.param_groups[0]["lr"])
+        if not 0.0 <= lr <= 1.0:
+            check_lr(lr, allow_zero=True)
         self._check_noise_inputs(noise_inputs)
 
         predictions, jacobian = self._jacobian(predict, self._dtype())
@@ -149,24 +155,24 @@ class Kova(torch.optim.Optimizer):
         noise = Noise(self.observation.covariance(memory["observation"], innovation, noise_inputs))
         if memory["step"] == 0:
             self._warn_if_unnormalised(jacobian.gram().diagonal())
-        evidence = Evidence(jacobian, innovation, noise, memory["step"])
+        evidence = Evidence(jacobian, innovation, noise, memory["step"], self._workspace)
         update = self._structure.step(memory["covariance"], self.evolution, memory["evolution"], evidence, lr)
-        size = update.delta.norm()
-        if not torch.isfinite(size + update.nis):
+        nis = update.nis
+        if not math.isfinite(nis):
             raise NonFiniteBatch(
-                f"step {memory['step']}: the update overflows (its norm is {float(size)}). Nothing was "
-                "changed. Normalise the inputs and the targets of the critic."
+                f"step {memory['step']}: the normalised innovation overflows (its square is {nis}). Nothing "
+                "was changed. Normalise the inputs and the targets of the critic."
             )
 
         if self.observation.learns:
             self.observation.observe(memory["observation"], innovation, update.predicted_variance())
         update.commit()
         self._parameters.add_(update.delta)
-        self.evolution.observe(memory["evolution"], update.nis)
-        memory["nis"].lerp_(update.nis, 1 - SCALE_DECAY)
+        self.evolution.observe(memory["evolution"], nis)
+        memory["nis"] += (1 - SCALE_DECAY) * (nis - memory["nis"])
         memory["step"] += 1
         memory["jitters"] += update.jitter > 0.0
-        return StepInfo(innovation, update.nis, update.delta, update.jitter, self)
+        return StepInfo(innovation, nis, update.delta, update.jitter, self)
 
     def _innovation(self, targets: Tensor, predictions: Tensor, step: int) -> Tensor:
         if not isinstance(targets, Tensor):
@@ -177,8 +183,8 @@ class Kova(torch.optim.Optimizer):
                 f"{tuple(targets.shape)}"
             )
         dtype = self._dtype()
-        innovation = targets.detach().to(predictions.device, dtype) - predictions.to(dtype)
-        if not torch.isfinite(innovation).all():
+        innovation = targets.to(predictions.device, dtype) - predictions.to(dtype)
+        if not math.isfinite(innovation.sum().item()):
             for name, values in (("target", targets), ("prediction", predictions), ("innovation", innovation)):
                 bad = (~torch.isfinite(values)).nonzero().flatten().tolist()
                 if bad:
@@ -191,7 +197,7 @@ class Kova(torch.optim.Optimizer):
 
     def _check_noise_inputs(self, given: dict[str, Tensor]) -> None:
         needed = set(self.observation.inputs)
-        if set(given) == needed:
+        if given.keys() == needed:
             return
         missing, unknown = sorted(needed - set(given)), sorted(set(given) - needed)
         name = type(self.observation).__name__
@@ -233,10 +239,10 @@ class Kova(torch.optim.Optimizer):
         predictions, jacobian = self._jacobian(predict, self._dtype())
         left, right = self._structure.halves(memory["covariance"], jacobian.dense())
         scale = self._unit(memory)
-        variance = (left * right).sum(1).clamp_(min=0.0) * scale
+        variance = (left * right).sum(0).clamp_(min=0.0) * scale
 
         def joint() -> Tensor:
-            product = left @ right.T
+            product = left.T @ right
             return product.add(product.T).mul_(0.5 * scale).to(predictions.dtype)
 
         return Belief(predictions, variance.sqrt().to(predictions.dtype), joint, self._structure.tracked)
@@ -271,7 +277,7 @@ class Kova(torch.optim.Optimizer):
                 device=generator.device if generator is not None else tensors[0].device,
             ).to(tensors[0].device)
             draw = self._structure.draw(memory["covariance"], normal)
-            self._parameters.add_(draw * self._unit(memory).sqrt())
+            self._parameters.add_(draw * self._unit(memory) ** 0.5)
         self._sampling = True
         try:
             yield
@@ -285,14 +291,14 @@ class Kova(torch.optim.Optimizer):
         """Variance of each weight, of length d, neuron by neuron, in the order of the filter."""
         memory = self._memory()
         whitened = self._structure.variances(memory["covariance"])
-        root = self._parameters.root(memory["nis"])
+        root = self._parameters.root(self._like())
         return root.square() * whitened.to(root)
 
-    def _unit(self, memory: dict[str, Any]) -> Tensor:
+    def _unit(self, memory: dict[str, Any]) -> float:
         """The factor s that gives the covariance the unit of the targets squared."""
         if not self.observation.unit_free or memory["step"] == 0:
-            return torch.ones_like(memory["nis"])
-        return memory["nis"] / (1 - SCALE_DECAY ** memory["step"])
+            return 1.0
+        return float(memory["nis"] / (1 - SCALE_DECAY ** memory["step"]))
 
     # ------------------------------------------------------------------ state
 
@@ -309,9 +315,14 @@ class Kova(torch.optim.Optimizer):
         """The filter's state, kept on the first parameter, on the device of the weights."""
         first = self._parameters.tensors[0]
         memory = self.state[first]
-        if memory["nis"].device != first.device:
+        if self._device != first.device:
             memory = self.state[first] = moved(memory, first.device)
+            self._device = first.device
         return memory
+
+    def _like(self) -> Tensor:
+        """An empty tensor with the filter's dtype, on the device of the weights."""
+        return self._parameters.tensors[0].new_empty(0, dtype=self._dtype())
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if self.param_groups:

@@ -13,6 +13,9 @@ from kova_rl.filter.covariance.base import Prior
 from kova_rl.filter.layout import Segment
 
 
+View = tuple[tuple[int, ...], tuple[int, ...], int]
+
+
 @dataclass(frozen=True)
 class Member:
     """A parameter, and the columns of its segment that it fills."""
@@ -21,6 +24,10 @@ class Member:
     parameter: nn.Parameter
     start: int
     stop: int
+    root: float
+    """Square root of the prior variance of its entries."""
+    view: View
+    """Shape, strides and offset at which it stands in the vector of coordinates."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +38,6 @@ class Group:
     module: nn.Module
     members: tuple[Member, ...]
     segment: Segment
-    root: Tensor
-    """Square root of the prior variance of each column."""
 
 
 class Parameters:
@@ -48,7 +53,9 @@ class Parameters:
         self.segments = tuple(group.segment for group in self.groups)
         self.tensors = [m.parameter for group in self.groups for m in group.members]
         self.names = [m.name for group in self.groups for m in group.members]
-        self._roots: dict[tuple[torch.dtype, torch.device], list[Tensor | None]] = {}
+        self._root: Tensor | None = None
+        self._plain = all(m.root == 1.0 for group in self.groups for m in group.members)
+        self._views = [m.view for group in self.groups for m in group.members]
         kinds = {(p.dtype, p.device) for p in self.tensors}
         if len(kinds) > 1:
             listed = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
@@ -57,45 +64,48 @@ class Parameters:
     def __len__(self) -> int:
         return self.segments[-1].stop
 
-    def root(self, like: Tensor) -> Tensor:
-        """Square root of the prior variance of every coordinate."""
-        parts = [group.root.repeat(group.segment.rows) for group in self.groups]
-        return torch.cat(parts).to(like)
+    @property
+    def priors(self) -> dict[str, float]:
+        """Prior variance of each parameter's entries."""
+        return {m.name: m.root**2 for group in self.groups for m in group.members}
 
-    def roots(self, like: Tensor) -> list[Tensor | None]:
-        """Each group's ``root`` on the device and of the dtype of ``like``; None where it is all 1."""
-        key = (like.dtype, like.device)
-        if key not in self._roots:
-            trivial = [bool((group.root == 1.0).all()) for group in self.groups]
-            roots = [group.root.to(like) for group in self.groups]
-            self._roots[key] = [None if t else r for t, r in zip(trivial, roots, strict=True)]
-        return self._roots[key]
+    def root(self, like: Tensor) -> Tensor:
+        """Square root of the prior variance of every coordinate, in the dtype of ``like``."""
+        if self._root is None or self._root.dtype != like.dtype or self._root.device != like.device:
+            self._root = torch.empty(len(self), 1, dtype=like.dtype, device=like.device)
+            self.scatter({id(p): torch.ones_like(p)[None] for p in self.tensors}, self._root)
+        return self._root[:, 0]
 
     def add_(self, change: Tensor) -> None:
         """Add a whitened ``change`` to the parameters."""
-        for group, root in zip(self.groups, self.roots(change), strict=True):
-            segment = group.segment
-            part = change[segment.start : segment.stop].view(segment.rows, segment.cols)
-            if root is not None:
-                part = part * root
-            for member in group.members:
-                p = member.parameter
-                p.add_(part[:, member.start : member.stop].view_as(p))
+        if not self._plain:
+            change = change * self.root(change)
+        torch._foreach_add_(self.tensors, [change.as_strided(*view) for view in self._views])
 
     def scatter(self, gradients: Mapping[int, Tensor], out: Tensor) -> None:
-        """Write gradients, N of each parameter by its ``id``, whitened, as rows of ``out``."""
-        for group, root in zip(self.groups, self.roots(out), strict=True):
-            segment = group.segment
-            block = out[:, segment.start : segment.stop].unflatten(1, (segment.rows, segment.cols))
-            for member in group.members:
-                columns = slice(member.start, member.stop)
-                gradient = gradients.get(id(member.parameter))
+        """Write gradients, N of each parameter by its ``id``, whitened, as columns of d x N."""
+        for group in self.groups:
+            start, rows, cols, _ = group.segment
+            block = out[start : start + rows * cols].unflatten(0, (rows, cols))
+            for m in group.members:
+                columns = block[:, m.start : m.stop]
+                gradient = gradients.get(id(m.parameter))
                 if gradient is None:
-                    block[:, :, columns] = 0.0
+                    columns.zero_()
                 else:
-                    block[:, :, columns] = gradient.reshape(len(out), segment.rows, -1)
-                if root is not None:
-                    block[:, :, columns] *= root[columns]
+                    columns.copy_(gradient.reshape(out.shape[1], rows, -1).permute(1, 2, 0))
+                if m.root != 1.0:
+                    columns.mul_(m.root)
+
+
+def _view(shape: tuple[int, ...], cols: int, offset: int) -> View:
+    """A parameter whose rows stand ``cols`` apart, contiguous within a row."""
+    strides = [1] * len(shape)
+    for axis in range(len(shape) - 1, 1, -1):
+        strides[axis - 1] = strides[axis] * shape[axis]
+    if shape:
+        strides[0] = cols
+    return shape, tuple(strides), offset
 
 
 def _group(module: nn.Module, prior: Prior) -> list[Group]:
@@ -110,16 +120,17 @@ def _group(module: nn.Module, prior: Prior) -> list[Group]:
                 rows = parameter.shape[0] if parameter.ndim else 1
                 by_rows.setdefault(rows, []).append((name, parameter))
         for rows, named in by_rows.items():
-            members, roots, column = [], [], 0
+            members, column = [], 0
+            cols = sum(parameter.numel() for _, parameter in named) // rows
             for name, parameter in named:
-                width = parameter.numel() // rows
+                stop = column + parameter.numel() // rows
                 full_name = f"{module_name}.{name}" if module_name else name
-                members.append(Member(full_name, parameter, column, column + width))
-                variance = _variance(prior, module_name, parameter)
-                roots.append(torch.full((width,), variance**0.5, dtype=torch.float64))
-                column += width
-            segment = Segment(start, rows, column, layer)
-            groups.append(Group(module_name, owner, tuple(members), segment, torch.cat(roots)))
+                root = _variance(prior, module_name, parameter) ** 0.5
+                view = _view(tuple(parameter.shape), cols, start + column)
+                members.append(Member(full_name, parameter, column, stop, root, view))
+                column = stop
+            segment = Segment(start, rows, cols, layer)
+            groups.append(Group(module_name, owner, tuple(members), segment))
             start = segment.stop
         layer += bool(by_rows)
     if not groups:

@@ -53,12 +53,12 @@ def unpack(
     if saved.get("format") != FORMAT:
         raise StateMismatch(f"state dict of format {saved.get('format')}, this version reads {FORMAT}")
     for key, mine in _identity(parameters, structure).items():
-        if not _same(saved.get(key), mine):
-            raise StateMismatch(f"{key}: the state dict has {_show(saved.get(key))}, this Kova has {_show(mine)}")
+        if saved.get(key) != mine:
+            raise StateMismatch(f"{key}: the state dict has {saved.get(key)}, this Kova has {mine}")
     loaded = state_dict["state"][0]
     _check_tree(loaded, memory, "state")
     settings = {key: value for key, value in state_dict["param_groups"][0].items() if key != "params"}
-    return copied(moved(loaded, memory["nis"].device)), settings
+    return copied(moved(loaded, parameters.tensors[0].device)), settings
 
 
 def _identity(parameters: Parameters, structure: Covariance) -> dict[str, Any]:
@@ -68,22 +68,8 @@ def _identity(parameters: Parameters, structure: Covariance) -> dict[str, Any]:
         "parameters": {
             name: list(p.shape) for name, p in zip(parameters.names, parameters.tensors, strict=True)
         },
-        "prior": [group.root.square() for group in parameters.groups],
+        "prior": parameters.priors,
     }
-
-
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return a.shape == b.shape and torch.equal(a.cpu().double(), b.cpu().double())
-    return bool(a == b)
-
-
-def _show(value: Any) -> str:
-    if isinstance(value, list) and value and isinstance(value[0], Tensor):
-        return "[" + ", ".join(f"{float(v.min()):g}..{float(v.max()):g}" for v in value) + "]"
-    return repr(value)
 
 
 def _check_tree(loaded: Any, mine: Any, path: str) -> None:

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 CHUNK = 1 << 14
-"""Columns handled at a time: temporaries stay in the cache, and small beside the Jacobian."""
+"""Rows handled at a time: temporaries stay small beside the Jacobian."""
 
 
 class Jacobian(Protocol):
-    """``H'``, one row a sample, in coordinates whitened by the prior (so that ``P_0 = I``).
+    """The paper's H: gradients of N predictions, d x N, whitened by the prior (so that ``P_0 = I``)."""
 
-    Stored as rows (N x d, the transpose of the paper's H) because a row is what one sample's
-    gradient is, and because products along contiguous rows are what BLAS likes.
-    """
+    @property
+    def size(self) -> int:
+        """d."""
 
-    def dense(self, row_scale: Tensor | None = None) -> Tensor:
-        """A new N x d matrix, which the caller may overwrite; row i times ``row_scale[i]``."""
+    def dense(self, scale: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+        """The matrix, new or in ``out``, for the caller to overwrite; column i times ``scale[i]``."""
 
     def gram(self) -> Tensor:
         """``H'H``, N x N."""
 
-    def transpose_times(self, z: Tensor) -> Tensor:
+    def times(self, z: Tensor) -> Tensor:
         """``H z``, of length d."""
 
-    def column_squares(self, weights: Tensor) -> Tensor:
+    def squares(self, weights: Tensor) -> Tensor:
         """``sum_i weights_i h_i**2`` elementwise, of length d."""
 
 
@@ -36,20 +37,25 @@ class Jacobian(Protocol):
 class DenseJacobian:
     """A Jacobian that is simply a matrix."""
 
-    rows: Tensor
+    matrix: Tensor
 
-    def dense(self, row_scale: Tensor | None = None) -> Tensor:
-        return self.rows.clone() if row_scale is None else self.rows * row_scale[:, None]
+    @property
+    def size(self) -> int:
+        return len(self.matrix)
+
+    def dense(self, scale: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+        if out is None:
+            out = torch.empty_like(self.matrix)
+        return out.copy_(self.matrix) if scale is None else torch.mul(self.matrix, scale, out=out)
 
     def gram(self) -> Tensor:
-        return self.rows @ self.rows.T
+        return self.matrix.T @ self.matrix
 
-    def transpose_times(self, z: Tensor) -> Tensor:
-        return self.rows.T @ z
+    def times(self, z: Tensor) -> Tensor:
+        return self.matrix @ z
 
-    def column_squares(self, weights: Tensor) -> Tensor:
-        parts = self.rows.split(CHUNK, dim=1)
-        return torch.cat([weights @ part.square() for part in parts])
+    def squares(self, weights: Tensor) -> Tensor:
+        return torch.cat([part.square() @ weights for part in self.matrix.split(CHUNK)])
 
 
 class Noise:
@@ -58,35 +64,60 @@ class Noise:
     def __init__(self, covariance: Tensor) -> None:
         self.covariance = covariance
         self.is_diagonal = covariance.ndim == 1
-        if self.is_diagonal:
-            self._root = covariance.sqrt()
-            self._inverse = self._root.reciprocal()
-        else:
-            self._root = torch.linalg.cholesky(covariance)
-            self._inverse = inverse_lower(self._root)
 
-    def added_to(self, matrix: Tensor) -> Tensor:
-        """``matrix + P_n``, overwriting ``matrix``."""
-        (matrix.diagonal() if self.is_diagonal else matrix).add_(self.covariance)
+    @cached_property
+    def _root(self) -> Tensor:
+        return self.covariance.sqrt() if self.is_diagonal else torch.linalg.cholesky(self.covariance)
+
+    @cached_property
+    def _inverse(self) -> Tensor:
+        return self.covariance.rsqrt() if self.is_diagonal else inverse_lower(self._root)
+
+    def added_to(self, matrix: Tensor, scale: float = 1.0) -> Tensor:
+        """``matrix + scale P_n``, overwriting ``matrix``."""
+        (matrix.diagonal() if self.is_diagonal else matrix).add_(self.covariance, alpha=scale)
         return matrix
 
-    def whiten(self, rows: Tensor) -> Tensor:
-        """``L_n^-1 rows``: in units in which the noise is the identity."""
-        if not self.is_diagonal:
-            return self._inverse @ rows
-        return rows * (self._inverse if rows.ndim == 1 else self._inverse[:, None])
+    def taken_from(self, matrix: Tensor) -> Tensor:
+        """The diagonal of ``matrix - P_n``."""
+        return matrix.diagonal() - (self.covariance if self.is_diagonal else self.covariance.diagonal())
 
-    def whitened(self, jacobian: Jacobian) -> Tensor:
-        """``L_n^-1 H'``, a new matrix."""
+    def whiten(self, innovation: Tensor) -> Tensor:
+        """``L_n^-1 innovation``: in units in which the noise is the identity."""
+        return innovation * self._inverse if self.is_diagonal else self._inverse @ innovation
+
+    def whiten_columns(self, matrix: Tensor) -> Tensor:
+        """``matrix L_n^-T``: one column a sample."""
+        return matrix * self._inverse if self.is_diagonal else matrix @ self._inverse.T
+
+    def whitened(self, jacobian: Jacobian, out: Tensor) -> Tensor:
+        """``H L_n^-T``, in ``out``."""
         if self.is_diagonal:
-            return jacobian.dense(self._inverse)
-        return self._inverse @ jacobian.dense()
+            return jacobian.dense(self._inverse, out=out)
+        return torch.mm(jacobian.dense(), self._inverse.T, out=out)
 
     def diagonal_of(self, whitened: Tensor) -> Tensor:
         """The diagonal of ``L_n whitened L_n'``: variances back in the innovation's units."""
         if self.is_diagonal:
             return whitened.diagonal() * self.covariance
         return (self._root @ whitened).mul_(self._root).sum(1)
+
+
+class Workspace:
+    """Buffers that outlive a step: fresh memory for N x d numbers costs as much as a pass over them."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, Tensor] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_buffers": {}}  # nothing worth copying or saving
+
+    def buffer(self, name: str, rows: int, cols: int, like: Tensor) -> Tensor:
+        """An uninitialised rows x cols matrix, the same memory at each call where it is large enough."""
+        kept = self._buffers.get(name)
+        if kept is None or kept.numel() < rows * cols or kept.dtype != like.dtype or kept.device != like.device:
+            kept = self._buffers[name] = like.new_empty(rows * cols)
+        return kept[: rows * cols].view(rows, cols)
 
 
 @dataclass(frozen=True)
@@ -96,7 +127,8 @@ class Evidence:
     jacobian: Jacobian
     innovation: Tensor
     noise: Noise
-    step: int
+    step: int = 0
+    workspace: Workspace = field(default_factory=Workspace)
 
 
 def inverse_lower(lower: Tensor) -> Tensor:

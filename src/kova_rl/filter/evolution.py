@@ -59,7 +59,7 @@ class Evolution(ABC):
         """The eta of ``P-^-1 = (1-eta) P^-1 + eta I``, for structures that keep ``P^-1``."""
         raise TypeError(f"{type(self).__name__} is not a leakage of the information")
 
-    def observe(self, memory: State, nis: Tensor) -> None:
+    def observe(self, memory: State, nis: float) -> None:
         """Learn from the normalised innovation squared of the update just made."""
 
 
@@ -141,10 +141,9 @@ class VariableLeakage(Leakage):
         slow = memory["slow"] / (1 - self.SLOW ** memory["count"])
         return float(min(self.eta_max, self.eta * max(1.0, quick / slow) ** self.power))
 
-    def observe(self, memory: State, nis: Tensor) -> None:
-        value = float(nis)
-        memory["quick"] = self.QUICK * memory["quick"] + (1 - self.QUICK) * value
-        memory["slow"] = self.SLOW * memory["slow"] + (1 - self.SLOW) * value
+    def observe(self, memory: State, nis: float) -> None:
+        memory["quick"] = self.QUICK * memory["quick"] + (1 - self.QUICK) * nis
+        memory["slow"] = self.SLOW * memory["slow"] + (1 - self.SLOW) * nis
         memory["count"] += 1
 
 

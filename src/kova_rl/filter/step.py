@@ -1,12 +1,13 @@
 r"""Predict and update, as functions of tensors. Equation numbers are those of the paper.
 
-Rows are samples here, so ``J = H'`` is N x d, and coordinates are whitened by the prior: ``P_0 = I``.
+Coordinates are whitened by the prior: ``P_0 = I``.
 No function changes the filter's state: each returns an :class:`Update`, whose ``commit`` does,
 so that a batch can still be refused once its numbers are known.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,7 @@ class Update:
 
     delta: Tensor
     """Change of the whitened weights, ``alpha K innovation``."""
-    nis: Tensor
+    nis: float
     """Normalised innovation squared, ``innovation' S^-1 innovation / N``."""
     predicted_variance: Callable[[], Tensor]
     """The diagonal of ``H' P- H``: what the filter expected the innovation's variance to be."""
@@ -50,24 +51,23 @@ def affine(
     shift: float = 0.0,
 ) -> Update:
     """One step with ``P- = scale P + shift I``: the scale is folded into the downdate."""
-    J = evidence.jacobian.dense()
-    PJ = structure.times(state, J)  # J P
+    H, PH = _product(structure, state, evidence)
     if scale != 1.0:
-        PJ.mul_(scale)
+        PH.mul_(scale)
     if shift != 0.0:
-        PJ.add_(J, alpha=shift)  # J P-                             (Alg. 1, line 2)
-    M = PJ @ J.T  # H' P- H
-    expected = M.diagonal().clone()
-    S = evidence.noise.added_to(M)  # S = H' P- H + P_n                      (eq. 9)
-    inverse, jitter = inverse_cholesky(S, evidence)
+        PH.add_(H, alpha=shift)  # P- H                                   (Alg. 1, line 2)
+    M = H.T @ PH  # H' P- H
+    S = evidence.noise.added_to(M)  # S = H' P- H + P_n                            (eq. 9)
+    lower, jitter = cholesky(S, evidence)
+    inverse = inverse_lower(lower)
     w = inverse @ evidence.innovation
-    A = inverse @ PJ  # K S K' = A' A                                        (eq. 10)
-    delta = lr * (A.T @ w)  # alpha K innovation                             (eq. 5)
+    A = torch.mm(PH, inverse.T, out=H)  # K S K' = A A'                            (eq. 10)
+    delta = torch.mv(A, w).mul_(lr)  # alpha K innovation                          (eq. 5)
 
-    def commit() -> None:  # P = P- - alpha K S K'                           (eq. 5)
+    def commit() -> None:  # P = P- - alpha K S K'                                 (eq. 5)
         structure.add_outer(state, A if lr == 1.0 else A * lr**0.5, None, scale, shift)
 
-    return Update(delta, w.dot(w) / len(w), lambda: expected, commit, jitter)
+    return Update(delta, w.dot(w).item() / len(w), lambda: evidence.noise.taken_from(S), commit, jitter)
 
 
 def directional(
@@ -85,16 +85,15 @@ def directional(
 
     .. math:: \sum_i u_i u_i' \Big[\frac{g_i - 1}{l_i} - \frac{\alpha g_i^2}{1 + g_i l_i}\Big].
     """
-    J = evidence.jacobian.dense()
-    PJ = structure.times(state, J)
-    M = PJ @ J.T
+    H, PH = _product(structure, state, evidence)
+    M = H.T @ PH
     check_finite_gram(M, evidence)
-    whiten = evidence.noise.whiten
+    whiten = evidence.noise.whiten_columns
     M = whiten(whiten(M).T)
     l, V = torch.linalg.eigh(M.add(M.T).mul_(0.5))  # noqa: E741 - the docstring's l
     l = l.clamp(min=0.0)  # noqa: E741
-    U = V.T @ whiten(PJ)
-    w = V.T @ whiten(evidence.innovation)
+    U = torch.mm(PH, whiten(V.T).T, out=H)  # P H L_n^-T V
+    w = V.T @ evidence.noise.whiten(evidence.innovation)
 
     floor = torch.finfo(l.dtype).eps * l[-1].clamp(min=torch.finfo(l.dtype).tiny)
     per_l = torch.where(l > floor, eta / l.clamp(min=floor), 0.0)  # eta_i / l_i
@@ -105,34 +104,47 @@ def directional(
     c = g * per_l - lr * g.square() / S
     if bounded:
         c.clamp_(max=0.0)
-    delta = lr * (U.T @ (g * w / S))
-    nis = (w.square() / S).mean()
+    delta = torch.mv(U, g * w / S).mul_(lr)
+    nis = (w.square() / S).mean().item()
 
     def predicted_variance() -> Tensor:
         return evidence.noise.diagonal_of((V * (g * l)) @ V.T)
 
     def commit() -> None:
-        structure.add_outer(state, U * c.abs().sqrt()[:, None], c.sign(), 1.0, 0.0)
+        structure.add_outer(state, U * c.abs().sqrt(), c.sign(), 1.0, 0.0)
 
     return Update(delta, nis, predicted_variance, commit)
 
 
 def isotropic(evidence: Evidence, lr: float, variance: float) -> Update:
     """One step from ``P- = variance I``: nothing is carried over, and neither P nor H is built."""
-    M = evidence.jacobian.gram().mul_(variance)
-    expected = M.diagonal().clone()
-    S = evidence.noise.added_to(M)
-    inverse, jitter = inverse_cholesky(S, evidence)
-    w = inverse @ evidence.innovation
-    delta = evidence.jacobian.transpose_times(inverse.T @ w).mul_(lr * variance)
-    return Update(delta, w.dot(w) / len(w), lambda: expected, lambda: None, jitter)
+    M = evidence.jacobian.gram()
+    S = evidence.noise.added_to(M, 1 / variance)  # in units of the variance
+    lower, jitter = cholesky(S, evidence)
+    z = torch.cholesky_solve(evidence.innovation.unsqueeze(1), lower).squeeze(1)
+    delta = evidence.jacobian.times(z if lr == 1.0 else z * lr)
+    nis = evidence.innovation.dot(z).item() / (len(z) * variance)
+
+    def predicted_variance() -> Tensor:
+        return evidence.noise.taken_from(S * variance)
+
+    return Update(delta, nis, predicted_variance, lambda: None, jitter)
 
 
-def inverse_cholesky(S: Tensor, evidence: Evidence) -> tuple[Tensor, float]:
-    """``L^-1`` for ``S = L L'``, and the jitter that it took."""
+def _product(structure: BlockDiagonal, state: State, evidence: Evidence) -> tuple[Tensor, Tensor]:
+    """``H`` and ``P H``, in buffers that the next step overwrites."""
+    n, d = len(evidence.innovation), evidence.jacobian.size
+    H, PH = (evidence.workspace.buffer(name, d, n, evidence.innovation) for name in ("H", "PH"))
+    evidence.jacobian.dense(out=H)
+    structure.times(state, H, out=PH)
+    return H, PH
+
+
+def cholesky(S: Tensor, evidence: Evidence) -> tuple[Tensor, float]:
+    """L of ``S = L L'``, and the jitter that it took."""
     lower, failed = torch.linalg.cholesky_ex(S)
     if not failed.item():
-        return inverse_lower(lower), 0.0
+        return lower, 0.0
     check_finite_gram(S, evidence)
     scale = float(S.diagonal().abs().mean()) * torch.finfo(S.dtype).eps
     for k in range(JITTER_TRIES):
@@ -141,7 +153,7 @@ def inverse_cholesky(S: Tensor, evidence: Evidence) -> tuple[Tensor, float]:
             S + torch.eye(len(S), dtype=S.dtype, device=S.device).mul_(jitter)
         )
         if not failed.item():
-            return inverse_lower(lower), jitter
+            return lower, jitter
     raise NotPositiveDefinite(
         f"step {evidence.step}: the innovation covariance is not positive definite, even with "
         f"{jitter:.1e} added to its diagonal (mean {float(S.diagonal().mean()):.3g}). Nothing was "
@@ -150,13 +162,16 @@ def inverse_cholesky(S: Tensor, evidence: Evidence) -> tuple[Tensor, float]:
     )
 
 
-def check_finite_gram(M: Tensor, evidence: Evidence) -> None:
-    """A Jacobian with any entry that is not finite shows on the diagonal of its Gram matrix."""
-    if torch.isfinite(M.diagonal().sum()):
+def check_finite_gram(M: Tensor, evidence: Evidence, first: int = 0) -> None:
+    """A Jacobian with any entry that is not finite shows on the diagonal of its Gram matrix.
+
+    ``first`` is the row of M at which the batch begins.
+    """
+    if math.isfinite(M.diagonal().sum().item()):
         return
-    bad = (~torch.isfinite(M.diagonal())).nonzero().flatten().tolist()
+    bad = (~torch.isfinite(M.diagonal()[first:])).nonzero().flatten().tolist()
     raise NonFiniteBatch(
-        f"step {evidence.step}: the gradient of {len(bad)} of {len(M)} predictions is not finite or "
+        f"step {evidence.step}: the gradient of {len(bad)} of {len(M) - first} predictions is not finite or "
         f"overflows (first sample: {bad[0] if bad else 'their sum'}). Nothing was changed. Normalise "
         "the inputs of the critic, and look for a NaN in its weights."
     )

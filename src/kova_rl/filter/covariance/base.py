@@ -85,8 +85,8 @@ class Covariance(ABC):
         """The diagonal of P, of length d."""
 
     @abstractmethod
-    def halves(self, state: State, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """``(A, B)`` with ``A B' = rows P rows'``: what later updates do not change."""
+    def halves(self, state: State, H: Tensor) -> tuple[Tensor, Tensor]:
+        """``(A, B)`` with ``A' B = H' P H``, which later updates do not change."""
 
     @abstractmethod
     def draw(self, state: State, normal: Tensor) -> Tensor:

@@ -59,28 +59,24 @@ class BlockDiagonal(Covariance):
     def step(self, state: State, evolution: Evolution, memory: State, evidence: Evidence, lr: float) -> Update:
         return evolution.step(self, state, memory, evidence, lr)
 
-    def times(self, state: State, rows: Tensor) -> Tensor:
-        out = torch.empty_like(rows)
-        for (start, count, size), P in _blocks(state):
-            stop = start + count * size
-            if count == 1:
-                torch.mm(rows[:, start:stop], P[0], out=out[:, start:stop])
+    def times(self, state: State, H: Tensor, out: Tensor) -> Tensor:
+        """``P H``, in ``out``."""
+        for start, P in _blocks(state):
+            if len(P) == 1:
+                torch.mm(P[0], _rows(H, start, P)[0], out=_rows(out, start, P)[0])
             else:
-                out[:, start:stop].unflatten(1, (count, size)).transpose(0, 1).copy_(
-                    torch.bmm(_stack(rows, start, count, size), P)
-                )
+                torch.bmm(P, _rows(H, start, P), out=_rows(out, start, P))
         return out
 
     def add_outer(self, state: State, A: Tensor, signs: Tensor | None, scale: float, shift: float) -> None:
-        """``P <- scale P + shift I + A' diag(signs) A``, inside the blocks; signs None is -1."""
-        left, alpha = (A, -1.0) if signs is None else (A * signs[:, None], 1.0)
-        for (start, count, size), P in _blocks(state):
-            stop = start + count * size
-            if count == 1:
-                P[0].addmm_(left[:, start:stop].T, A[:, start:stop], beta=scale, alpha=alpha)
+        """``P <- scale P + shift I + A diag(signs) A'``, inside the blocks; signs None is -1."""
+        left, alpha = (A, -1.0) if signs is None else (A * signs, 1.0)
+        for start, P in _blocks(state):
+            a, b = _rows(left, start, P), _rows(A, start, P)
+            if len(P) == 1:
+                P[0].addmm_(a[0], b[0].T, beta=scale, alpha=alpha)
             else:
-                a, b = (_stack(x, start, count, size) for x in (left, A))
-                P.baddbmm_(a.transpose(1, 2), b, beta=scale, alpha=alpha)
+                P.baddbmm_(a, b.mT, beta=scale, alpha=alpha)
             if shift != 0.0:
                 P.diagonal(dim1=1, dim2=2).add_(shift)
 
@@ -103,31 +99,31 @@ class BlockDiagonal(Covariance):
     def variances(self, state: State) -> Tensor:
         return torch.cat([P.diagonal(dim1=1, dim2=2).flatten() for P in state.values()])
 
-    def halves(self, state: State, rows: Tensor) -> tuple[Tensor, Tensor]:
-        return self.times(state, rows), rows
+    def halves(self, state: State, H: Tensor) -> tuple[Tensor, Tensor]:
+        return H, self.times(state, H, torch.empty_like(H))
 
     def draw(self, state: State, normal: Tensor) -> Tensor:
         out = torch.empty_like(normal)
-        for (start, count, size), P in _blocks(state):
+        for start, P in _blocks(state):
             lower, failed = torch.linalg.cholesky_ex(P)
             if failed.any():
                 raise NotPositiveDefinite(
-                    f"a covariance block of size {size} is not positive definite, so that no weights "
+                    f"a covariance block of size {P.shape[-1]} is not positive definite, so that no weights "
                     "can be drawn from it. Use dtype=torch.float64, or covariance.LowRank."
                 )
-            stop = start + count * size
-            z = normal[start:stop].view(count, size, 1)
-            out[start:stop] = torch.bmm(lower, z).flatten()
+            torch.bmm(lower, _rows(normal[:, None], start, P), out=_rows(out[:, None], start, P))
         return out
 
 
-def _blocks(state: State) -> list[tuple[Blocks, Tensor]]:
-    return [(Blocks(int(key), P.shape[0], P.shape[1]), P) for key, P in state.items()]
+def _blocks(state: State) -> list[tuple[int, Tensor]]:
+    """(first coordinate, count x size x size) of each run of equal blocks."""
+    return [(int(start), P) for start, P in state.items()]
 
 
-def _stack(rows: Tensor, start: int, count: int, size: int) -> Tensor:
-    """Columns of N x d as count matrices of N x size."""
-    return rows[:, start : start + count * size].unflatten(1, (count, size)).transpose(0, 1)
+def _rows(H: Tensor, start: int, P: Tensor) -> Tensor:
+    """The rows of d x N that belong to the blocks P, as count x size x N."""
+    count, size = P.shape[:2]
+    return H[start : start + count * size].view(count, size, H.shape[1])
 
 
 @dataclass(frozen=True)

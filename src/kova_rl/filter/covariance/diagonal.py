@@ -26,13 +26,13 @@ class Diagonal(BlockDiagonal):
     def reset(self, state: State) -> None:
         state["variance"].fill_(1.0)
 
-    def times(self, state: State, rows: Tensor) -> Tensor:
-        return rows * state["variance"]
+    def times(self, state: State, H: Tensor, out: Tensor) -> Tensor:
+        return torch.mul(H, state["variance"][:, None], out=out)
 
     def add_outer(self, state: State, A: Tensor, signs: Tensor | None, scale: float, shift: float) -> None:
         p = state["variance"]
-        squares = A.square()
-        change = squares.sum(0).neg_() if signs is None else signs @ squares
+        squares = A * A
+        change = squares.sum(1).neg_() if signs is None else squares @ signs
         predicted = p * scale + shift
         # Rounding must not take the last bit of a variance that the batch has all but removed.
         torch.maximum(predicted + change, predicted * torch.finfo(p.dtype).eps, out=p)

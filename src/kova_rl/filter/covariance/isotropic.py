@@ -36,8 +36,8 @@ class Isotropic(Covariance):
     def variances(self, state: State) -> Tensor:
         return torch.ones(1)  # broadcasts to all d
 
-    def halves(self, state: State, rows: Tensor) -> tuple[Tensor, Tensor]:
-        return rows, rows
+    def halves(self, state: State, H: Tensor) -> tuple[Tensor, Tensor]:
+        return H, H
 
     def draw(self, state: State, normal: Tensor) -> Tensor:
         return normal
