@@ -1,0 +1,110 @@
+"""A critic with dead inputs and dead units, and a million updates of it: ``make stress``."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from torch import Tensor, nn
+
+from kova_rl import Kova, covariance, evolution
+
+INPUTS, DEAD, WIDTH = 4, 2, 12
+
+
+class DeadCritic(nn.Module):
+    """A ReLU network of which some inputs are always 0 and some units never fire.
+
+    Nothing ever excites their weights, which is where an unbounded covariance winds up.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.first, self.last = nn.Linear(INPUTS, WIDTH), nn.Linear(WIDTH, 1)
+        with torch.no_grad():
+            self.first.bias[: WIDTH // 4] = -100.0
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def forward(self, states: Tensor) -> Tensor:
+        out: Tensor = self.last(torch.relu(self.first(states))).squeeze(-1)
+        return out
+
+    def batch(self, size: int, sign: float = 1.0) -> tuple[Tensor, Tensor]:
+        """States, the last of whose inputs are dead, and targets that ``sign`` turns round."""
+        like = self.first.weight
+        states = torch.randn(size, INPUTS, generator=self.generator)
+        states[:, INPUTS - DEAD :] = 0.0
+        targets = sign * (states[:, 0].abs() - states[:, 1])
+        return states.to(like), targets.to(like)
+
+
+@dataclass(frozen=True)
+class Extremes:
+    """What became of a covariance, in units of the prior's variance."""
+
+    finite: bool
+    asymmetry: float
+    """Largest entry of ``P - P'``, relative to the largest of P."""
+    smallest: float
+    """Smallest eigenvalue."""
+    largest: float
+    """Largest eigenvalue."""
+
+
+def extremes(optimizer: Kova) -> Extremes:
+    """Look at all of P, as it is stored."""
+    (memory,) = optimizer.state.values()
+    state = memory["covariance"]
+    if "factor" in state:
+        v, W = state["diagonal"].double(), state["factor"].double()
+        matrix = torch.linalg.inv(v.diag() + W @ W.T)
+        blocks = [matrix.add(matrix.T).mul(0.5)]
+    elif "variance" in state:
+        blocks = [state["variance"].double().diag()]
+    else:
+        blocks = [block.double() for run in state.values() for block in run]
+    if not all(bool(torch.isfinite(block).all()) for block in blocks):
+        return Extremes(False, float("nan"), float("nan"), float("nan"))
+    top = max(float(block.abs().max()) for block in blocks)
+    asymmetry = max(float((block - block.T).abs().max()) for block in blocks) / top
+    values = torch.cat([torch.linalg.eigvalsh(block) for block in blocks])
+    return Extremes(True, asymmetry, float(values.min()), float(values.max()))
+
+
+def main(updates: int = 1_000_000) -> None:
+    torch.set_num_threads(1)
+    cases: list[tuple[covariance.Covariance, evolution.Evolution]] = [
+        (covariance.Full(), evolution.PriorAnchored(0.01)),
+        (covariance.Full(), evolution.DirectionalForgetting(0.01)),
+        (covariance.LowRank(8), evolution.Leakage(0.01)),
+    ]
+    table = Table(title=f"{updates:,} updates in float32, the target turned round every 100,000")
+    for heading in ("covariance", "evolution", "smallest eigenvalue", "largest", "asymmetry", "loss at the end"):
+        table.add_column(heading, justify="left" if heading in ("covariance", "evolution") else "right")
+    for structure, kind in cases:
+        critic = DeadCritic()
+        optimizer = Kova(critic, covariance=structure, evolution=kind)
+        smallest, largest, asymmetry, start = 1.0, 0.0, 0.0, time.perf_counter()
+        label = f"{type(structure).__name__}, {kind}"
+        for t in track(range(updates), description=label, console=Console(stderr=True)):
+            x, y = critic.batch(16, -1.0 if t // 100_000 % 2 else 1.0)
+            info = optimizer.step(lambda x=x: critic(x), y)
+            if t % 10_000 == 9_999:
+                found = extremes(optimizer)
+                assert found.finite, f"not finite after {t + 1} updates"
+                smallest = min(smallest, found.smallest)
+                largest = max(largest, found.largest)
+                asymmetry = max(asymmetry, found.asymmetry)
+        row = (f"{smallest:.3g}", f"{largest:.9g}", f"{asymmetry:.1e}", f"{info.loss:.2g}")
+        table.add_row(type(structure).__name__, str(kind), *row)
+        Console(stderr=True).print(f"{label}: {time.perf_counter() - start:.0f} s")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

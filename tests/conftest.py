@@ -1,0 +1,14 @@
+"""Shared set-up: one thread, a fixed seed, and a fixed hypothesis profile."""
+
+import pytest
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(1)
+settings.register_profile("kova", deadline=None, derandomize=True, max_examples=40)
+settings.load_profile("kova")
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)

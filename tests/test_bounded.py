@@ -1,0 +1,161 @@
+"""Bounded: no evolution but the unbounded ones may leave (0, P_0], whatever the network does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kova_rl import CovarianceWindup, Kova, covariance, evolution
+from benchmarks.stress import DeadCritic, extremes
+from tests import members
+
+BOUNDED = [evolution.Leakage(), evolution.PriorAnchored(), evolution.DirectionalForgetting(), evolution.Memoryless()]
+CASES = [
+    (structure, replace(kind, eta=eta))
+    for structure in members.STRUCTURES
+    for kind in BOUNDED
+    for eta in (0.1, 0.01, 0.001)
+    if members.works(structure, kind, members.critic())
+]
+LONG = [
+    (structure, kind)
+    for structure, kind in CASES
+    if isinstance(structure, covariance.Full | covariance.LowRank)
+    and getattr(kind, "eta", 0) == 0.1
+    and not isinstance(kind, evolution.Memoryless)
+]
+
+
+def check_stays_bounded(structure: covariance.Covariance, kind: evolution.Evolution, updates: int) -> None:
+    critic = DeadCritic()
+    optimizer = Kova(critic, covariance=structure, evolution=kind)
+    before = after = 0.0
+    for t in range(updates):
+        sign = 1.0 if t < updates // 2 else -1.0
+        x, y = critic.batch(32, sign)
+        info = optimizer.step(lambda x=x: critic(x), y)
+        if t == updates // 2:
+            before = info.loss
+    after = info.loss
+    assert after < 0.2 * before, "it must still follow a target that switches half-way"
+    if not isinstance(kind, evolution.Memoryless):
+        found = extremes(optimizer)
+        assert found.finite
+        assert found.asymmetry <= 1e-5
+        assert found.smallest > 0.0
+        assert found.largest <= 1.0 + 1e-4, "P <= P_0"
+
+
+@pytest.mark.parametrize(("structure", "kind"), CASES, ids=members.name)
+def test_stays_bounded_and_follows_a_switch(
+    structure: covariance.Covariance, kind: evolution.Evolution
+) -> None:
+    check_stays_bounded(structure, kind, 2_000)
+
+
+@pytest.mark.parametrize(("structure", "kind"), LONG, ids=members.name)
+def test_stays_bounded_for_twenty_thousand_updates(
+    structure: covariance.Covariance, kind: evolution.Evolution
+) -> None:
+    check_stays_bounded(structure, kind, 20_000)
+
+
+@pytest.mark.parametrize("structure", members.STRUCTURES, ids=members.name)
+def test_stationary_stays_finite_and_positive_definite(structure: covariance.Covariance) -> None:
+    critic = DeadCritic()
+    optimizer = Kova(critic, covariance=structure, evolution=evolution.Stationary())
+    for _ in range(2_000):
+        x, y = critic.batch(32)
+        optimizer.step(lambda x=x: critic(x), y)
+    found = extremes(optimizer)
+    assert found.finite
+    assert found.smallest > 0.0
+    assert found.largest <= 1.0 + 1e-4
+
+
+def run_until_windup(kind: evolution.Evolution, dtype: torch.dtype, limit: int) -> tuple[Kova, int, Any]:
+    critic = DeadCritic().to(dtype)
+    optimizer = Kova(critic, covariance=covariance.Full(), evolution=kind)
+    for t in range(limit):
+        x, y = critic.batch(32)
+        kept = [p.detach().clone() for p in critic.parameters()], optimizer.state_dict()
+        try:
+            optimizer.step(lambda x=x: critic(x), y)
+        except CovarianceWindup as error:
+            assert f"step {t}" in str(error)
+            assert "Leakage" in str(error)
+            assert all(torch.equal(a, b) for a, b in zip(kept[0], critic.parameters(), strict=True))
+            a, b = kept[1]["state"][0]["covariance"], optimizer.state_dict()["state"][0]["covariance"]
+            assert all(torch.equal(a[key], b[key]) for key in a)
+            return optimizer, t, extremes(optimizer)
+    raise AssertionError(f"no wind-up in {limit} updates")
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "expected"),
+    [
+        (evolution.FadingMemory(0.1), torch.float32, 131),  # PAPER.md: 1e6 is reached after 131 updates,
+        (evolution.FadingMemory(0.01), torch.float32, 1_375),  # and after 1,375
+        (evolution.FadingMemory(0.1), torch.float64, 262),
+        (evolution.RandomWalk(1e3), torch.float32, 1_000),
+    ],
+    ids=members.name,
+)
+def test_unbounded_evolutions_raise_before_they_go_wrong(
+    kind: evolution.Evolution, dtype: torch.dtype, expected: int
+) -> None:
+    _, t, found = run_until_windup(kind, dtype, 2_000)
+    assert expected - 2 <= t <= expected + 2
+    assert found.finite
+    assert found.largest <= (1e6 if dtype == torch.float32 else 1e12) * (1 + 1e-4)
+
+
+def test_unbounded_directional_forgetting_carries_the_guard() -> None:
+    """A faintly excited direction grows until it explains eta of the noise, however faint it is."""
+    model = nn.Linear(1, 1, bias=False).double()
+    kind = evolution.DirectionalForgetting(0.1, bounded=False)
+    optimizer = Kova(model, covariance=covariance.Full(dtype=torch.float64), evolution=kind)
+    x = torch.full((1, 1), 1e-7).double()
+    with pytest.raises(CovarianceWindup, match="DirectionalForgetting"):
+        for _ in range(5_000):
+            optimizer.step(lambda: model(x).squeeze(-1), torch.zeros(1).double())
+
+
+@pytest.mark.parametrize("kind", [evolution.FadingMemory(0.1, "reset"), evolution.RandomWalk(1e4, "reset")])
+def test_reset_goes_back_to_the_prior_and_on(kind: evolution.Evolution) -> None:
+    critic = DeadCritic()
+    optimizer = Kova(critic, covariance=covariance.Full(), evolution=kind)
+    largest = []
+    for _ in range(400):
+        x, y = critic.batch(32)
+        largest.append(optimizer.step(lambda x=x: critic(x), y).variance_max)
+    assert max(largest) <= 1e6 * 1.2
+    assert max(largest) > 1e5
+    assert min(largest[150:]) < 1e5, "it started again"
+    assert extremes(optimizer).finite
+
+
+def test_variable_leakage_opens_up_after_a_switch_and_closes_again() -> None:
+    critic = DeadCritic()
+    kind = evolution.VariableLeakage(0.003, eta_max=0.3)
+    optimizer = Kova(critic, evolution=kind)
+    etas: list[float] = []
+    for t in range(1_200):
+        x, y = critic.batch(32, 1.0 if t < 600 else -1.0)
+        optimizer.step(lambda x=x: critic(x), y)
+        etas.append(kind.leak(optimizer.state[next(iter(critic.parameters()))]["evolution"]))
+    settled = max(etas[500:600])
+    assert max(etas[600:650]) > 10 * settled
+    assert etas[-1] < 2 * settled
+    assert extremes(optimizer).largest <= 1.0 + 1e-4
+
+
+def test_targets_of_the_dead_critic_need_more_than_a_constant() -> None:
+    critic = DeadCritic()
+    _, y = critic.batch(1_000)
+    assert y.std() > 0.5
+    assert isinstance(y, Tensor)

@@ -1,0 +1,211 @@
+"""Right: against closed forms, a naive dense filter, and an independent library."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from filterpy.kalman import KalmanFilter
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from kova_rl import Kova, covariance, evolution, observation
+from tests import members
+from tests.oracle import DenseFilter, flat, jacobian, predictor
+
+DENSE = [s for s in members.STRUCTURES if isinstance(s, covariance.BlockDiagonal)]
+FIXED = [e for e in members.EVOLUTIONS if not isinstance(e, evolution.VariableLeakage)]
+
+
+def predictions(module: nn.Module, states: Tensor) -> Tensor:
+    return module(states).squeeze(-1)
+
+
+def mask_of(structure: covariance.Covariance, module: nn.Module) -> Tensor:
+    """1 where two weights share a block, in the order of ``module.parameters()``."""
+    labels: list[tuple[object, ...]] = []
+    for layer, owner in enumerate(m for m in module.modules() if isinstance(m, nn.Linear)):
+        for p in owner.parameters():
+            for index in torch.arange(p.numel()).tolist():
+                row = index // (p.numel() // len(p))
+                match structure:
+                    case covariance.Full():
+                        labels.append(("all",))
+                    case covariance.LayerBlocks():
+                        labels.append((layer,))
+                    case covariance.NeuronBlocks():
+                        labels.append((layer, row))
+                    case covariance.Diagonal():
+                        labels.append((len(labels),))
+    codes = {label: code for code, label in enumerate(dict.fromkeys(labels))}
+    vector = torch.tensor([codes[label] for label in labels])
+    return (vector[:, None] == vector).double()
+
+
+def matrix_of(optimizer: Kova) -> Tensor:
+    """P in the order of ``module.parameters()``: the joint covariance of the weights as predictions."""
+    tensors = [p for p in optimizer.module.parameters() if p.requires_grad]
+    return optimizer.posterior(lambda: torch.cat([p.flatten() for p in tensors])).covariance
+
+
+@pytest.mark.parametrize("batches", [[4, 1, 7, 3, 32, 2]])
+def test_linear_model_gives_the_bayesian_regression_posterior(batches: list[int]) -> None:
+    model = nn.Linear(5, 1).double()
+    prior = 0.7
+    start = flat(model)
+    optimizer = Kova(model, 1.0, covariance.Full(prior), evolution.Stationary(), observation.PerSample())
+    precision, information = torch.eye(6).double() / prior, start / prior
+    for n in batches:
+        x, y = torch.randn(n, 5).double(), torch.randn(n).double()
+        variance = torch.rand(n).double() + 0.1
+        optimizer.step(lambda x=x: predictions(model, x), y, variance=variance)
+        features = torch.cat([x, torch.ones(n, 1)], 1)
+        precision += features.T @ (features / variance[:, None])
+        information += features.T @ (y / variance)
+    expected = torch.linalg.inv(precision)
+    torch.testing.assert_close(flat(model), expected @ information, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(matrix_of(optimizer), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("lr", [1.0, 0.3])
+@pytest.mark.parametrize("kind", FIXED, ids=members.name)
+@pytest.mark.parametrize("structure", DENSE, ids=members.name)
+def test_blocks_follow_a_masked_dense_filter(
+    structure: covariance.Covariance, kind: evolution.Evolution, lr: float
+) -> None:
+    model = members.critic()
+    prior = {"0": 0.5, "2": 2.0, "4": 1.0}
+    structure = type(structure)(prior)
+    optimizer = Kova(model, lr, structure, kind, observation.PerSample())
+    P0 = torch.cat([torch.full((p.numel(),), prior[n.split(".")[0]]) for n, p in model.named_parameters()])
+    oracle = DenseFilter(P0.double().diag(), kind, mask_of(structure, model))
+    for n in (5, 1, 9, 4, 4, 6):
+        x, y, variance = torch.randn(n, 3).double(), torch.randn(n).double(), torch.rand(n).double() + 0.2
+        H = jacobian(model, lambda x=x: predictions(model, x))
+        expected = flat(model) + oracle.step(H, y - predictions(model, x).detach(), variance.diag(), lr)
+        info = optimizer.step(lambda x=x: predictions(model, x), y, variance=variance)
+        torch.testing.assert_close(flat(model), expected, rtol=1e-9, atol=1e-9)
+        assert info.nis == pytest.approx(oracle.nis, rel=1e-9)
+    if optimizer.posterior(lambda: predictions(model, x)).tracked:
+        torch.testing.assert_close(matrix_of(optimizer), oracle.P, rtol=1e-9, atol=1e-9)
+        assert info.variance_max == pytest.approx(float(oracle.P.diagonal().max()))
+        assert info.variance_mean == pytest.approx(float(oracle.P.diagonal().mean()))
+
+
+@pytest.mark.parametrize("noise", members.OBSERVATIONS[:6], ids=members.name)
+@pytest.mark.parametrize("kind", [evolution.Leakage(0.05), evolution.Stationary()], ids=members.name)
+def test_low_rank_of_full_rank_is_the_dense_filter(
+    kind: evolution.Evolution, noise: observation.Observation
+) -> None:
+    model = members.critic()
+    d = len(flat(model))
+    optimizer = Kova(model, 1.0, covariance.LowRank(d, prior=1.5), kind, noise)
+    oracle = DenseFilter(1.5 * torch.eye(d).double(), kind)
+    for n in (5, 1, 9, 32, 4):
+        x, y = torch.randn(n, 3).double(), torch.randn(n).double()
+        inputs = members.noise_inputs(noise, x)
+        innovation = y - predictions(model, x).detach()
+        R = noise.covariance({}, innovation, inputs)
+        H = jacobian(model, lambda x=x: predictions(model, x))
+        expected = flat(model) + oracle.step(H, innovation, R if R.ndim == 2 else R.diag())
+        info = optimizer.step(lambda x=x: predictions(model, x), y, **inputs)
+        torch.testing.assert_close(flat(model), expected, rtol=1e-11, atol=1e-11)
+        assert info.nis == pytest.approx(oracle.nis, rel=1e-10)
+    unit = optimizer._unit(optimizer._memory())
+    torch.testing.assert_close(matrix_of(optimizer), oracle.P * unit, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 5, 20])
+def test_low_rank_keeps_the_information_it_drops_on_the_diagonal(rank: int) -> None:
+    """Whatever the rank, the diagonal of P^-1 is exact: nothing that was learned is thrown away."""
+    model = members.critic()
+    d, eta = len(flat(model)), 0.05
+    optimizer = Kova(model, 1.0, covariance.LowRank(rank), evolution.Leakage(eta))
+    exact = torch.eye(d).double()
+    for n in (5, 9, 3, 16):
+        x, y = torch.randn(n, 3).double(), torch.randn(n).double()
+        H = jacobian(model, lambda x=x: predictions(model, x))
+        exact = (1 - eta) * exact + eta * torch.eye(d).double() + H @ H.T / n
+        optimizer.step(lambda x=x: predictions(model, x), y)
+    unit = optimizer._unit(optimizer._memory())
+    kept = torch.linalg.inv(matrix_of(optimizer) / unit)
+    torch.testing.assert_close(kept.diagonal(), exact.diagonal(), rtol=1e-9, atol=1e-9)
+
+
+def test_low_rank_with_lr_below_one_tempers_the_information() -> None:
+    model = members.critic()
+    d, eta, lr = len(flat(model)), 0.05, 0.4
+    optimizer = Kova(model, lr, covariance.LowRank(d), evolution.Leakage(eta))
+    information = torch.eye(d).double()
+    for n in (5, 9, 3):
+        x, y = torch.randn(n, 3).double(), torch.randn(n).double()
+        H = jacobian(model, lambda x=x: predictions(model, x))
+        information = (1 - eta) * information + eta * torch.eye(d).double()
+        P = torch.linalg.inv(information)
+        gain = P @ H @ torch.linalg.inv(H.T @ P @ H + n * torch.eye(n).double())
+        expected = flat(model) + lr * gain @ (y - predictions(model, x).detach())
+        information += lr * H @ H.T / n
+        optimizer.step(lambda x=x: predictions(model, x), y)
+        torch.testing.assert_close(flat(model), expected, rtol=1e-10, atol=1e-10)
+    unit = optimizer._unit(optimizer._memory())
+    torch.testing.assert_close(matrix_of(optimizer) / unit, torch.linalg.inv(information), rtol=1e-9, atol=1e-9)
+
+
+def test_unbounded_directional_forgetting_has_fading_memorys_gain_on_the_first_step() -> None:
+    one, x, y = members.critic(), torch.randn(6, 3).double(), torch.randn(6).double()
+    two = copy.deepcopy(one)
+    Kova(one, 1.0, covariance.Full(), evolution.FadingMemory(0.1)).step(lambda: predictions(one, x), y)
+    kind = evolution.DirectionalForgetting(0.1, bounded=False)
+    Kova(two, 1.0, covariance.Full(), kind).step(lambda: predictions(two, x), y)
+    torch.testing.assert_close(flat(one), flat(two), rtol=1e-11, atol=1e-11)
+
+
+def test_filterpy_agrees_on_one_step() -> None:
+    model, n = nn.Linear(4, 1).double(), 7
+    x, y, R = torch.randn(n, 4).double(), torch.randn(n).double(), torch.rand(n).double() + 0.5
+    other = KalmanFilter(dim_x=5, dim_z=n)
+    other.x, other.P, other.Q = flat(model).numpy()[:, None], 2 * np.eye(5), 0.2 * np.eye(5)  # Q = q P_0
+    other.H = torch.cat([x, torch.ones(n, 1)], 1).numpy()
+    other.R = R.diag().numpy()
+    other.predict()
+    other.update(y.numpy()[:, None])
+    optimizer = Kova(model, 1.0, covariance.Full(2.0), evolution.RandomWalk(0.1), observation.PerSample())
+    optimizer.step(lambda: predictions(model, x), y, variance=R)
+    torch.testing.assert_close(flat(model), torch.tensor(other.x[:, 0]), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(matrix_of(optimizer), torch.tensor(other.P), rtol=1e-10, atol=1e-10)
+
+
+@given(
+    n=st.integers(1, 12),
+    width=st.integers(1, 7),
+    rank=st.integers(0, 20),
+    duplicates=st.booleans(),
+    single=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_low_rank_first_step_is_exact_for_any_shape(
+    n: int, width: int, rank: int, duplicates: bool, single: bool, seed: int
+) -> None:
+    """From the prior, the gain does not depend on what is dropped afterwards."""
+    dtype = torch.float32 if single else torch.float64
+    model = members.critic(width=width, dtype=dtype, seed=seed)
+    x, y = torch.randn(n, 3).to(dtype), torch.randn(n).to(dtype)
+    if duplicates:
+        x = x[:1].repeat(n, 1)
+    H = jacobian(model, lambda: predictions(model, x)).double()
+    innovation = (y - predictions(model, x).detach()).double()
+    oracle = DenseFilter(torch.eye(len(H)).double(), evolution.Leakage(0.1))
+    expected = flat(model).double() + oracle.step(H, innovation, n * torch.eye(n).double())
+    optimizer = Kova(model, covariance=covariance.LowRank(rank), evolution=evolution.Leakage(0.1))
+    optimizer.step(lambda: predictions(model, x), y)
+    tolerance = 1e-4 if single else 1e-10
+    torch.testing.assert_close(flat(model).double(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_the_oracle_knows_every_evolution() -> None:
+    for kind in FIXED:
+        if not isinstance(kind, evolution.DirectionalForgetting):
+            assert predictor(kind, torch.eye(2).double())(torch.eye(2).double()).shape == (2, 2)
