@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from rich.console import Console
@@ -84,7 +85,14 @@ def main(updates: int = 1_000_000) -> None:
         (covariance.LowRank(8), evolution.Leakage(0.01)),
     ]
     table = Table(title=f"{updates:,} updates in float32, the target turned round every 100,000")
-    for heading in ("covariance", "evolution", "smallest eigenvalue", "largest", "asymmetry", "loss at the end"):
+    for heading in (
+        "covariance",
+        "evolution",
+        "smallest eigenvalue",
+        "largest",
+        "asymmetry",
+        "loss at the end",
+    ):
         table.add_column(heading, justify="left" if heading in ("covariance", "evolution") else "right")
     for structure, kind in cases:
         critic = DeadCritic()
@@ -93,7 +101,7 @@ def main(updates: int = 1_000_000) -> None:
         label = f"{type(structure).__name__}, {kind}"
         for t in track(range(updates), description=label, console=Console(stderr=True)):
             x, y = critic.batch(16, -1.0 if t // 100_000 % 2 else 1.0)
-            info = optimizer.step(lambda x=x: critic(x), y)
+            info = optimizer.step(partial(critic, x), y)
             if t % 10_000 == 9_999:
                 found = extremes(optimizer)
                 assert found.finite, f"not finite after {t + 1} updates"

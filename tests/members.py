@@ -73,7 +73,9 @@ def noise_inputs(noise: observation.Observation, states: Tensor) -> dict[str, Te
     return {key: made[key] for key in noise.inputs}
 
 
-def critic(inputs: int = 3, width: int = 6, dtype: torch.dtype = torch.float64, seed: int = 0) -> nn.Sequential:
+def critic(
+    inputs: int = 3, width: int = 6, dtype: torch.dtype = torch.float64, seed: int = 0
+) -> nn.Sequential:
     """A small tanh network."""
     torch.manual_seed(seed)
     layers = [nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1)]

@@ -151,7 +151,9 @@ def test_low_rank_with_lr_below_one_tempers_the_information() -> None:
         optimizer.step(lambda x=x: predictions(model, x), y)
         torch.testing.assert_close(flat(model), expected, rtol=1e-10, atol=1e-10)
     unit = optimizer._unit(optimizer._memory())
-    torch.testing.assert_close(matrix_of(optimizer) / unit, torch.linalg.inv(information), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        matrix_of(optimizer) / unit, torch.linalg.inv(information), rtol=1e-9, atol=1e-9
+    )
 
 
 def test_unbounded_directional_forgetting_has_fading_memorys_gain_on_the_first_step() -> None:

@@ -205,7 +205,7 @@ def test_what_follows_a_termination_is_never_looked_at(poison: float) -> None:
 
 
 def test_a_nan_of_a_later_episode_stays_there() -> None:
-    data = {name: x.clone() for name, x in random_rollout(1, (6,), ends=0.0).items()}
+    data = random_rollout(1, (6,), ends=0.0)
     data["truncated"][2], data["rewards"][4] = True, NAN
     hit = torch.tensor([False, False, False, True, True, False])
     assert torch.equal(targets.gae(**data, gamma=0.9, lam=0.8).isnan(), hit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -54,7 +55,7 @@ def test_corollary_1_batch_size_noise_and_a_small_prior_give_the_gradient_step()
         optimizer.step(lambda model=model: predictions(model, x), y)
         errors.append(float((flat(model) - before + c * gradient).norm()))
     # -c grad L + O(c^2): a tenth of c leaves a hundredth of the error.
-    for larger, smaller in zip(errors, errors[1:], strict=False):
+    for larger, smaller in itertools.pairwise(errors):
         assert 70 < larger / smaller < 130
 
 

@@ -218,7 +218,7 @@ class JacobianOf:
         for linear, (a, _), b in zip(self._linears, layers, gradients, strict=True):
             if b is None:
                 b = predictions.new_zeros(len(predictions), linear.segment.rows)
-            made.append(Layer(linear, a.to(dtype), b.to(dtype)))
+            made.append(Layer(linear, a.detach().to(dtype), b.to(dtype)))
         return LinearJacobian(made, len(self.parameters))
 
     def _agrees(self, predictions: Tensor, jacobian: LinearJacobian) -> bool:
@@ -252,7 +252,12 @@ class JacobianOf:
             selector = torch.zeros(stop - start, n, dtype=predictions.dtype, device=predictions.device)
             selector[:, start:stop].fill_diagonal_(1.0)
             gradients = torch.autograd.grad(
-                predictions, tensors, selector, is_grads_batched=True, retain_graph=stop < n, allow_unused=True
+                predictions,
+                tensors,
+                selector,
+                is_grads_batched=True,
+                retain_graph=stop < n,
+                allow_unused=True,
             )
             keyed = {id(p): g for p, g in zip(tensors, gradients, strict=True) if g is not None}
             self.parameters.scatter(keyed, out[:, start:stop])

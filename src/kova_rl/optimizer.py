@@ -102,7 +102,12 @@ class Kova(torch.optim.Optimizer):
         parameters = Parameters(module, covariance.prior)
         check_pair(covariance, evolution, parameters.segments)
         super().__init__([{"params": parameters.tensors}], {"lr": lr})
-        self.module, self.covariance, self.evolution, self.observation = module, covariance, evolution, observation
+        self.module, self.covariance, self.evolution, self.observation = (
+            module,
+            covariance,
+            evolution,
+            observation,
+        )
         self._parameters = parameters
         self._jacobian = JacobianOf(module, parameters)
         self._structure = evolution.applied_to(covariance)
@@ -185,7 +190,11 @@ class Kova(torch.optim.Optimizer):
         dtype = self._dtype()
         innovation = targets.to(predictions.device, dtype) - predictions.to(dtype)
         if not math.isfinite(innovation.sum().item()):
-            for name, values in (("target", targets), ("prediction", predictions), ("innovation", innovation)):
+            for name, values in (
+                ("target", targets),
+                ("prediction", predictions),
+                ("innovation", innovation),
+            ):
                 bad = (~torch.isfinite(values)).nonzero().flatten().tolist()
                 if bad:
                     raise NonFiniteBatch(
@@ -314,7 +323,7 @@ class Kova(torch.optim.Optimizer):
     def _memory(self) -> dict[str, Any]:
         """The filter's state, kept on the first parameter, on the device of the weights."""
         first = self._parameters.tensors[0]
-        memory = self.state[first]
+        memory: dict[str, Any] = self.state[first]
         if self._device != first.device:
             memory = self.state[first] = moved(memory, first.device)
             self._device = first.device

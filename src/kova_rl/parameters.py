@@ -12,7 +12,6 @@ from kova_rl.filter.covariance import FanIn
 from kova_rl.filter.covariance.base import Prior
 from kova_rl.filter.layout import Segment
 
-
 View = tuple[tuple[int, ...], tuple[int, ...], int]
 
 
@@ -77,10 +76,11 @@ class Parameters:
         return self._root[:, 0]
 
     def add_(self, change: Tensor) -> None:
-        """Add a whitened ``change`` to the parameters."""
+        """Add a whitened ``change`` to the parameters, but for those that were frozen meanwhile."""
         if not self._plain:
             change = change * self.root(change)
-        torch._foreach_add_(self.tensors, [change.as_strided(*view) for view in self._views])
+        live = [(p, view) for p, view in zip(self.tensors, self._views, strict=True) if p.requires_grad]
+        torch._foreach_add_([p for p, _ in live], [change.as_strided(*view) for _, view in live])
 
     def scatter(self, gradients: Mapping[int, Tensor], out: Tensor) -> None:
         """Write gradients, N of each parameter by its ``id``, whitened, as columns of d x N."""

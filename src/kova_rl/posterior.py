@@ -46,7 +46,8 @@ class Belief:
         normal = torch.randn(
             count, len(self.mean), dtype=self.mean.dtype, device=self.mean.device, generator=generator
         )
-        return self.mean + normal @ (vectors * values.clamp(min=0.0).sqrt()).T
+        root: Tensor = vectors * values.clamp(min=0.0).sqrt()
+        return self.mean + normal @ root.T
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,7 @@ class Calibration:
         return f"coverage {covered}; nees {self.nees:.3g}; nll {self.nll:.3g} ({self.count} truths)"
 
 
-def calibration(
-    pairs: Iterable[tuple[Belief, Tensor]], levels: tuple[float, ...] = LEVELS
-) -> Calibration:
+def calibration(pairs: Iterable[tuple[Belief, Tensor]], levels: tuple[float, ...] = LEVELS) -> Calibration:
     """Turn (belief, truth) pairs into coverage, normalised error and likelihood.
 
     Args:

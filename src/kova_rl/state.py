@@ -77,7 +77,7 @@ def _check_tree(loaded: Any, mine: Any, path: str) -> None:
         if not isinstance(loaded, dict) or loaded.keys() != mine.keys():
             has = sorted(loaded) if isinstance(loaded, dict) else type(loaded).__name__
             raise StateMismatch(
-                f"{path}: the state dict has {has}, this Kova has {sorted(mine)} (another structure or noise?)"
+                f"{path}: the state dict has {has}, this Kova has {sorted(mine)} (another noise?)"
             )
         for key, value in mine.items():
             _check_tree(loaded[key], value, f"{path}.{key}")

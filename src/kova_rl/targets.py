@@ -172,10 +172,9 @@ def k_step(
     ended = _ended(rewards, terminated, truncated)
     if k is None or k >= len(rewards):
         return _backward_sum(torch.where(ended, y, rewards.detach()), ended, gamma)
-    single = y
     for _ in range(k - 1):  # the (n+1)-step target of t takes the n-step target of t + 1
         later = y.roll(-1, 0)  # what wraps round is not used: the last row has ended
-        y = torch.where(ended, single, rewards.detach() + gamma * later)
+        y = torch.where(ended, y, rewards.detach() + gamma * later)
     return y
 
 

@@ -41,7 +41,8 @@ def check_fraction(name: str, value: Any) -> None:
 
 
 def check_whole(name: str, value: Any, least: int) -> None:
-    if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < least:
+    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_whole or value < least:
         raise ValueError(f"{name} must be a whole number, at least {least}, got {value!r}")
 
 

@@ -28,27 +28,25 @@ _KEEPS_P: dict[type[evo.Evolution], int | None] = {
     evo.Stationary: ANY,
     evo.Memoryless: ANY,
 }
-_INVERTS = {**_KEEPS_P, evo.Leakage: SMALL, evo.VariableLeakage: SMALL}
+_INVERTS = _KEEPS_P | {evo.Leakage: SMALL, evo.VariableLeakage: SMALL}
 
 TABLE: dict[type[cov.Covariance], dict[type[evo.Evolution], int | None]] = {
     cov.Full: _INVERTS,
     cov.LayerBlocks: _INVERTS,
     cov.NeuronBlocks: _KEEPS_P,
     cov.Diagonal: _KEEPS_P,
-    cov.LowRank: {
-        **dict.fromkeys(_KEEPS_P, NEVER),
-        evo.Leakage: ANY,
-        evo.VariableLeakage: ANY,
-        evo.Stationary: ANY,
-        evo.Memoryless: ANY,
+    cov.LowRank: _KEEPS_P
+    | {
+        evo.PriorAnchored: NEVER,
+        evo.DirectionalForgetting: NEVER,
+        evo.FadingMemory: NEVER,
+        evo.RandomWalk: NEVER,
     },
 }
 """``TABLE[covariance][evolution]`` is the largest block that works; subclasses follow their parents."""
 
 
-def check_pair(
-    covariance: cov.Covariance, evolution: evo.Evolution, segments: Sequence[Segment]
-) -> None:
+def check_pair(covariance: cov.Covariance, evolution: evo.Evolution, segments: Sequence[Segment]) -> None:
     """Raise ``ValueError``, naming what would work, if the two do not go together."""
     row = _lookup(TABLE, type(covariance))
     if row is None:

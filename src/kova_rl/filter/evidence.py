@@ -115,7 +115,12 @@ class Workspace:
     def buffer(self, name: str, rows: int, cols: int, like: Tensor) -> Tensor:
         """An uninitialised rows x cols matrix, the same memory at each call where it is large enough."""
         kept = self._buffers.get(name)
-        if kept is None or kept.numel() < rows * cols or kept.dtype != like.dtype or kept.device != like.device:
+        if (
+            kept is None
+            or kept.numel() < rows * cols
+            or kept.dtype != like.dtype
+            or kept.device != like.device
+        ):
             kept = self._buffers[name] = like.new_empty(rows * cols)
         return kept[: rows * cols].view(rows, cols)
 
@@ -134,4 +139,5 @@ class Evidence:
 def inverse_lower(lower: Tensor) -> Tensor:
     """``L^-1`` of a small lower-triangular factor: cheaper than a wide triangular solve."""
     identity = torch.eye(len(lower), dtype=lower.dtype, device=lower.device)
-    return torch.linalg.solve_triangular(lower, identity, upper=False)
+    inverse: Tensor = torch.linalg.solve_triangular(lower, identity, upper=False)
+    return inverse

@@ -59,7 +59,7 @@ class Evolution(ABC):
         """The eta of ``P-^-1 = (1-eta) P^-1 + eta I``, for structures that keep ``P^-1``."""
         raise TypeError(f"{type(self).__name__} is not a leakage of the information")
 
-    def observe(self, memory: State, nis: float) -> None:
+    def observe(self, memory: State, nis: float) -> None:  # noqa: B027 - most learn nothing
         """Learn from the normalised innovation squared of the update just made."""
 
 
@@ -128,7 +128,9 @@ class VariableLeakage(Leakage):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_real("eta_max", self.eta_max, f"a number in [eta = {self.eta}, 1)", self.eta <= self.eta_max < 1)
+        check_real(
+            "eta_max", self.eta_max, f"a number in [eta = {self.eta}, 1)", self.eta <= self.eta_max < 1
+        )
         check_positive("power", self.power)
 
     def init(self, like: Tensor) -> State:

@@ -28,15 +28,11 @@ class Segment(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """``count`` covariance blocks of ``size`` x ``size``, side by side from ``start`` on."""
+    """``number`` covariance blocks of ``size`` x ``size``, side by side from ``start`` on."""
 
     start: int
-    count: int
+    number: int
     size: int
-
-    @property
-    def stop(self) -> int:
-        return self.start + self.count * self.size
 
 
 def dimension(segments: Sequence[Segment]) -> int:

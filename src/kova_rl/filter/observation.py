@@ -45,7 +45,7 @@ class Observation(ABC):
     def covariance(self, memory: State, innovation: Tensor, inputs: Inputs) -> Tensor:
         """P_n of a batch: N variances, or an N x N matrix."""
 
-    def observe(self, memory: State, innovation: Tensor, predicted_variance: Tensor) -> None:
+    def observe(self, memory: State, innovation: Tensor, predicted_variance: Tensor) -> None:  # noqa: B027
         """Learn from an update just made. Only called where ``learns`` is true."""
 
     learns: bool = False
@@ -320,7 +320,6 @@ def _vector(
         expected = f"at least {at_least:g}" if at_least is not None else f"above {above or 0.0:g}"
         worst = int(values.argmin())
         raise InvalidBatch(
-            f"{name} must be {expected}; sample {worst} has {float(values[worst]):g}. "
-            "Nothing was changed."
+            f"{name} must be {expected}; sample {worst} has {float(values[worst]):g}. Nothing was changed."
         )
     return values

@@ -77,7 +77,9 @@ class Covariance(ABC):
         """The state for ``P = P_0``, on the device and of the dtype of ``like``."""
 
     @abstractmethod
-    def step(self, state: State, evolution: Evolution, memory: State, evidence: Evidence, lr: float) -> Update:
+    def step(
+        self, state: State, evolution: Evolution, memory: State, evidence: Evidence, lr: float
+    ) -> Update:
         """Predict with ``evolution`` and update with ``evidence``."""
 
     @abstractmethod

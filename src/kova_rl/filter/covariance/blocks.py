@@ -47,7 +47,7 @@ class BlockDiagonal(Covariance):
         state: State = {}
         for blocks in self.partition(segments):
             eye = torch.eye(blocks.size, dtype=like.dtype, device=like.device)
-            state[str(blocks.start)] = eye.repeat(blocks.count, 1, 1)
+            state[str(blocks.start)] = eye.repeat(blocks.number, 1, 1)
         return state
 
     def reset(self, state: State) -> None:
@@ -56,7 +56,9 @@ class BlockDiagonal(Covariance):
             P.zero_()
             P.diagonal(dim1=1, dim2=2).fill_(1.0)
 
-    def step(self, state: State, evolution: Evolution, memory: State, evidence: Evidence, lr: float) -> Update:
+    def step(
+        self, state: State, evolution: Evolution, memory: State, evidence: Evidence, lr: float
+    ) -> Update:
         return evolution.step(self, state, memory, evidence, lr)
 
     def times(self, state: State, H: Tensor, out: Tensor) -> Tensor:

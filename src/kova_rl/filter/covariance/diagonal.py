@@ -42,7 +42,9 @@ class Diagonal(BlockDiagonal):
         return {"variance": p / ((1 - eta) + eta * p)}
 
     def variances(self, state: State) -> Tensor:
-        return state["variance"].clone()
+        variance: Tensor = state["variance"]
+        return variance.clone()
 
     def draw(self, state: State, normal: Tensor) -> Tensor:
-        return normal * state["variance"].sqrt()
+        variance: Tensor = state["variance"]
+        return normal * variance.sqrt()

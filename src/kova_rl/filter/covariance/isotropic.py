@@ -30,7 +30,9 @@ class Isotropic(Covariance):
     def init(self, segments: Sequence[Segment], like: Tensor) -> State:
         return {}
 
-    def step(self, state: State, evolution: Evolution, memory: State, evidence: Evidence, lr: float) -> Update:
+    def step(
+        self, state: State, evolution: Evolution, memory: State, evidence: Evidence, lr: float
+    ) -> Update:
         return evolution.step(self, state, memory, evidence, lr)
 
     def variances(self, state: State) -> Tensor:

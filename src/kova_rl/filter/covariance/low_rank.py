@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 ROUNDS = 2
 """Of subspace iteration in a step."""
 
+
 @dataclass(frozen=True)
 class LowRank(Covariance):
     r"""Keeps the information ``P^-1 = diag(v) + W W'`` with ``v >= 1`` and W of d x rank.

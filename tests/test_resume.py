@@ -1,0 +1,165 @@
+"""Exact to resume: saved, loaded into a new process and gone on with, bit for bit."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from kova_rl import Kova, StateMismatch, covariance, evolution, observation
+from tests import members
+
+LAYOUT = members.critic(dtype=torch.float32)
+CASES: list[tuple[covariance.Covariance, evolution.Evolution, observation.Observation]] = [
+    *((s, e, observation.BatchSize()) for s, e in members.pairs(LAYOUT)),
+    *((covariance.LowRank(8), evolution.Leakage(0.02), noise) for noise in members.OBSERVATIONS),
+    (covariance.Full(dtype=torch.float64), evolution.PriorAnchored(0.02), observation.BatchSize()),
+    (covariance.LowRank(8, dtype=torch.float64), evolution.Leakage(0.02), observation.Adaptive()),
+    (
+        covariance.NeuronBlocks(covariance.FanIn(2.0), torch.float64),
+        evolution.Leakage(0.02),
+        observation.Robust(),
+    ),
+]
+
+
+def build(case: int) -> tuple[torch.nn.Module, Kova]:
+    structure, kind, noise = CASES[case]
+    model = members.critic(dtype=torch.float32)
+    return model, Kova(model, 0.9, structure, kind, noise)
+
+
+def train(model: torch.nn.Module, optimizer: Kova, start: int, stop: int) -> None:
+    for t in range(start, stop):
+        generator = torch.Generator().manual_seed(t)
+        x = torch.randn(4 + t % 3, 3, generator=generator)
+        inputs = members.noise_inputs(optimizer.observation, x)
+        optimizer.step(lambda x=x: model(x).squeeze(-1), x.sin().sum(1), **inputs)
+
+
+def same(a: object, b: object) -> bool:
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return a.dtype == b.dtype and torch.equal(a, b)
+    return bool(a == b)
+
+
+def resume_all(folder: Path) -> None:
+    """Run in a new process: load each checkpoint, go on, and save the end."""
+    torch.set_num_threads(1)
+    for case in range(len(CASES)):
+        model, optimizer = build(case)
+        saved = torch.load(folder / f"{case}.pt", weights_only=True)
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        train(model, optimizer, 6, 12)
+        torch.save(
+            {"model": model.state_dict(), "optimizer": optimizer.state_dict()}, folder / f"{case}.end.pt"
+        )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Checkpoints of every case half-way, and what a new process made of them."""
+    path = tmp_path_factory.mktemp("resume")
+    for case in range(len(CASES)):
+        model, optimizer = build(case)
+        train(model, optimizer, 0, 6)
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path / f"{case}.pt")
+    code = (
+        f"from pathlib import Path; from tests.test_resume import resume_all; resume_all(Path({str(path)!r}))"
+    )
+    root = Path(__file__).parent.parent
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=root, timeout=300)
+    return path
+
+
+@pytest.mark.parametrize("case", range(len(CASES)), ids=lambda case: ",".join(map(members.name, CASES[case])))
+def test_a_new_process_goes_on_bit_for_bit(folder: Path, case: int) -> None:
+    model, optimizer = build(case)
+    train(model, optimizer, 0, 12)
+    end = torch.load(folder / f"{case}.end.pt", weights_only=True)
+    assert same(model.state_dict(), end["model"])
+    assert same(optimizer.state_dict(), end["optimizer"])
+
+
+def test_a_state_dict_is_a_copy() -> None:
+    model, optimizer = build(0)
+    state = optimizer.state_dict()
+    kept = copy.deepcopy(state)
+    train(model, optimizer, 0, 3)
+    assert same(state, kept)
+    optimizer.load_state_dict(state)
+    train(model, optimizer, 0, 3)
+    assert same(state, kept)
+
+
+def test_the_covariance_keeps_its_dtype() -> None:
+    case = next(i for i, (s, _, _) in enumerate(CASES) if s.dtype == torch.float64)
+    _, optimizer = build(case)
+    loaded = build(case)[1]
+    loaded.load_state_dict(optimizer.state_dict())
+    (memory,) = loaded.state.values()
+    assert all(value.dtype == torch.float64 for value in memory["covariance"].values())
+
+
+def other(**changes: object) -> Kova:
+    settings: dict[str, object] = {
+        "module": members.critic(dtype=torch.float32),
+        "covariance": covariance.LowRank(8),
+        "evolution": evolution.Leakage(),
+    }
+    return Kova(**{**settings, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"module": members.critic(width=7, dtype=torch.float32)}, "parameters"),
+        ({"module": torch.nn.Linear(3, 1)}, "parameters"),
+        ({"covariance": covariance.LowRank(9)}, r"factor.*\(73, 8\).*\(73, 9\)"),
+        ({"covariance": covariance.NeuronBlocks()}, "NeuronBlocks"),
+        ({"covariance": covariance.LowRank(8, prior=2.0)}, "prior"),
+        ({"covariance": covariance.LowRank(8, dtype=torch.float64)}, "float64"),
+        ({"evolution": evolution.Memoryless()}, "Isotropic"),
+        ({"evolution": evolution.VariableLeakage()}, "evolution"),
+        ({"observation": observation.Adaptive()}, "observation"),
+    ],
+)
+def test_a_state_of_another_filter_is_refused_and_nothing_is_loaded(
+    changes: dict[str, object], message: str
+) -> None:
+    saved, mine = other(), other(**changes)
+    before = mine.state_dict()
+    with pytest.raises(StateMismatch, match=message):
+        mine.load_state_dict(saved.state_dict())
+    assert same(mine.state_dict(), before)
+
+
+def test_another_optimizers_state_is_refused() -> None:
+    adam = torch.optim.Adam(members.critic(dtype=torch.float32).parameters())
+    with pytest.raises(StateMismatch, match="not a state dict of Kova"):
+        other().load_state_dict(adam.state_dict())
+
+
+def test_the_settings_of_the_group_come_back() -> None:
+    saved, loaded = other(lr=0.25), other()
+    loaded.load_state_dict(saved.state_dict())
+    assert loaded.param_groups[0]["lr"] == 0.25
+
+
+def test_a_deep_copy_goes_on_by_itself_with_the_same_numbers() -> None:
+    for case in range(len(CASES)):
+        model, optimizer = build(case)
+        train(model, optimizer, 0, 3)
+        twin_model, twin = copy.deepcopy((model, optimizer))
+        train(model, optimizer, 3, 6)
+        state = optimizer.state_dict()
+        train(twin_model, twin, 3, 6)
+        assert same(twin_model.state_dict(), model.state_dict())
+        assert same(twin.state_dict(), state)
