@@ -63,8 +63,12 @@ def extremes(optimizer: Kova) -> Extremes:
     state = memory["covariance"]
     if "factor" in state:
         v, W = state["diagonal"].double(), state["factor"].double()
-        matrix = torch.linalg.inv(v.diag() + W @ W.T)
-        blocks = [matrix.add(matrix.T).mul(0.5)]
+        if not bool(torch.isfinite(W).all() and torch.isfinite(v).all()):
+            return Extremes(False, float("nan"), float("nan"), float("nan"))
+        information = torch.linalg.eigvalsh(v.diag() + W @ W.T)
+        if information[0] > 1e-12 * information[-1]:
+            return Extremes(True, 0.0, float(1 / information[-1]), float(1 / information[0]))
+        return Extremes(True, 0.0, float(1 / information[-1]), float(1 / v.min()))  # P <= diag(1/v)
     elif "variance" in state:
         blocks = [state["variance"].double().diag()]
     else:

@@ -265,7 +265,7 @@ def test_hopeless_covariances_raise_with_the_step_and_a_way_out() -> None:
 
 def test_a_singular_batch_costs_a_jitter_and_is_counted() -> None:
     model = nn.Linear(3, 1)
-    optimizer = Kova(model, 1.0, covariance.Full(), evolution.Stationary(), observation.PerSample())
+    optimizer = Kova(model, 1.0, evolution=evolution.Memoryless(), observation=observation.PerSample())
     x = torch.randn(1, 3).repeat(6, 1)  # six times the same row, all but noiseless
     info = optimizer.step(lambda: model(x)[:, 0], x[:, 0], variance=torch.full((6,), 1e-12))
     assert 0.0 < info.jitter < 1e-2

@@ -10,7 +10,7 @@ import torch
 from benchmarks.stress import DeadCritic, Extremes, extremes
 from torch import Tensor, nn
 
-from kova_rl import CovarianceWindup, Kova, covariance, evolution
+from kova_rl import CovarianceWindup, Kova, covariance, evolution, observation
 from tests import members
 
 BOUNDED = [
@@ -76,6 +76,29 @@ def test_stationary_stays_finite_and_positive_definite(structure: covariance.Cov
     for _ in range(2_000):
         x, y = critic.batch(32)
         optimizer.step(lambda x=x: critic(x), y)
+    found = extremes(optimizer)
+    assert found.finite
+    assert found.smallest > 0.0
+    assert found.largest <= 1.0 + 1e-4
+
+
+@pytest.mark.parametrize("noise", [observation.PerSample(), observation.Adaptive()], ids=members.name)
+@pytest.mark.parametrize(
+    "kind", [evolution.PriorAnchored(0.01), evolution.Stationary(), evolution.Leakage(0.01)]
+)
+@pytest.mark.parametrize("structure", members.STRUCTURES, ids=members.name)
+def test_targets_without_noise_do_not_cost_positive_definiteness(
+    structure: covariance.Covariance, kind: evolution.Evolution, noise: observation.Observation
+) -> None:
+    """A batch that asks for more digits than float32 has gets those that there are."""
+    critic = DeadCritic()
+    if not members.works(structure, kind, critic):
+        return
+    optimizer = Kova(critic, covariance=structure, evolution=kind, observation=noise)
+    inputs = {"variance": torch.full((32,), 1e-14)} if noise.inputs else {}
+    for _ in range(1_000):
+        x, y = critic.batch(32)
+        optimizer.step(lambda x=x: critic(x), y, **inputs)
     found = extremes(optimizer)
     assert found.finite
     assert found.smallest > 0.0

@@ -268,7 +268,8 @@ def curve(width: int, prior: float | covariance.FanIn) -> list[float]:
     """Mean loss over updates 1-50, 101-150 and 251-300 of the same regression problem."""
     torch.manual_seed(0)
     critic = nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, 1))
-    optimizer = Kova(critic, covariance=covariance.LowRank(32, prior))
+    structure, noise = covariance.LowRank(32, prior), observation.BatchSize()
+    optimizer = Kova(critic, 1.0, structure, evolution.Leakage(0.01), noise)
     losses = []
     for _ in range(300):
         x = torch.randn(32, 4)

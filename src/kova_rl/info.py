@@ -14,7 +14,7 @@ class _HasVariances(Protocol):
 
 @dataclass(frozen=True)
 class StepInfo:
-    """What people want to log of one step. Everything is a float, computed when it is asked for."""
+    """What people want to log of one step: floats, computed when they are asked for."""
 
     innovation: Tensor = field(repr=False)
     """Targets minus predictions, of shape (N,)."""
@@ -32,10 +32,12 @@ class StepInfo:
 
     @property
     def innovation_mean(self) -> float:
+        """Mean of targets minus predictions: a bias, where it stays away from 0."""
         return float(self.innovation.mean())
 
     @property
     def innovation_std(self) -> float:
+        """Spread of targets minus predictions, in the batch."""
         return float(self.innovation.std(correction=0))
 
     @property

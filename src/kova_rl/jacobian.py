@@ -69,7 +69,7 @@ class Layer(NamedTuple):
         if not weight:
             assert bias
             return self.a.new_full((len(self.a),) * 2, bias.root**2)
-        out = self.a @ self.a.T
+        out = torch.mm(self.a, self.a.T)
         if weight.root != 1.0:
             out.mul_(weight.root**2)
         return out.add_(bias.root**2) if bias else out
@@ -112,21 +112,21 @@ class LinearJacobian:
 
     def gram(self) -> Tensor:
         first, *others = self.layers
-        out = first.inputs_gram().mul_(first.b @ first.b.T)
+        out = first.inputs_gram().mul_(torch.mm(first.b, first.b.T))
         for layer in others:
-            out.addcmul_(layer.inputs_gram(), layer.b @ layer.b.T)
+            out.addcmul_(layer.inputs_gram(), torch.mm(layer.b, layer.b.T))
         return out
 
     def times(self, z: Tensor) -> Tensor:
-        vector = z.new_empty(self.size)
+        vector, column = z.new_empty(self.size), z.unsqueeze(1)
         for layer in self.layers:
-            layer.contract(z[:, None], vector, squared=False)
+            layer.contract(column, vector, squared=False)
         return vector
 
     def squares(self, weights: Tensor) -> Tensor:
-        vector = weights.new_empty(self.size)
+        vector, column = weights.new_empty(self.size), weights.unsqueeze(1)
         for layer in self.layers:
-            layer.contract(weights[:, None], vector, squared=True)
+            layer.contract(column, vector, squared=True)
         return vector
 
 

@@ -240,8 +240,8 @@ class Kova(torch.optim.Optimizer):
             predict: As for :meth:`step`, on any states; N may differ.
 
         Returns:
-            A detached :class:`~kova_rl.Belief`: the spread of the prediction, without target noise.
-            The unit-free observation noises have their spread scaled to the unit of the targets, by
+            A detached :class:`~kova_rl.Belief`. Its spread is that of the prediction, without target
+            noise. The unit-free observation noises have their spread scaled to the unit of the targets, by
             the running mean of the normalised innovation squared.
         """
         memory = self._memory()

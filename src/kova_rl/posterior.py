@@ -23,7 +23,7 @@ class Belief:
     joint: Callable[[], Tensor] = field(repr=False)
     """Computes ``covariance``, which only those who ask pay for."""
     tracked: bool = True
-    """Whether the spread is a posterior. False for ``Memoryless``: then it is the prior's."""
+    """Whether the spread is a posterior. With ``Memoryless`` it is False, and the spread is the prior's."""
 
     @classmethod
     def from_covariance(cls, mean: Tensor, covariance: Tensor, tracked: bool = True) -> Belief:
@@ -57,7 +57,7 @@ class Calibration:
     coverage: dict[float, float]
     """Share of the truths inside the central interval, for each level."""
     nees: float
-    """Mean of ``(truth - mean)^2 / std^2``: above 1 overconfident, below 1 too cautious."""
+    """Mean of ``(truth - mean)^2 / std^2``. Above 1 is overconfident, below 1 too cautious."""
     nll: float
     """Mean negative log likelihood of the truth, in nats."""
     count: int
@@ -73,7 +73,7 @@ def calibration(pairs: Iterable[tuple[Belief, Tensor]], levels: tuple[float, ...
 
     Args:
         pairs: Beliefs and the true values, of the shape of the belief's mean.
-        levels: Central intervals whose coverage is counted.
+        levels: Central intervals whose coverage is counted; 50, 80 and 95% by default.
 
     Example:
         >>> import torch

@@ -18,7 +18,7 @@ class Jacobian(Protocol):
 
     @property
     def size(self) -> int:
-        """d."""
+        """The number d of weights."""
 
     def dense(self, scale: Tensor | None = None, out: Tensor | None = None) -> Tensor:
         """The matrix, new or in ``out``, for the caller to overwrite; column i times ``scale[i]``."""
@@ -72,6 +72,18 @@ class Noise:
     @cached_property
     def _inverse(self) -> Tensor:
         return self.covariance.rsqrt() if self.is_diagonal else inverse_lower(self._root)
+
+    @property
+    def smallest(self) -> float:
+        """The smallest variance."""
+        return float((self.covariance if self.is_diagonal else self.covariance.diagonal()).min())
+
+    def at_least(self, variance: Tensor) -> Noise:
+        """The same noise with no variance below ``variance``."""
+        if self.is_diagonal:
+            return Noise(torch.maximum(self.covariance, variance))
+        missing = (variance - self.covariance.diagonal()).clamp(min=0.0)
+        return Noise(self.covariance + missing.diag())
 
     def added_to(self, matrix: Tensor, scale: float = 1.0) -> Tensor:
         """``matrix + scale P_n``, overwriting ``matrix``."""

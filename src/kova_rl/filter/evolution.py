@@ -119,7 +119,7 @@ class VariableLeakage(Leakage):
         power: p, how strongly a surprise counts.
     """
 
-    eta: float = 0.003
+    eta: float = 0.001
     eta_max: float = 0.3
     power: float = 2.0
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from kova_rl.errors import NonFiniteBatch, NotPositiveDefinite
-from kova_rl.filter.evidence import Evidence, inverse_lower
+from kova_rl.filter.evidence import Evidence, Noise, inverse_lower
 
 if TYPE_CHECKING:
     from kova_rl.filter.covariance.blocks import BlockDiagonal
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 State = dict[str, Any]
 
 JITTER_TRIES = 6
+ROUNDING = 64.0
+"""Units in the last place that a variance must stand clear of the rounding of a stored P."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,12 @@ def affine(
     shift: float = 0.0,
 ) -> Update:
     """One step with ``P- = scale P + shift I``: the scale is folded into the downdate."""
-    H, PH = _product(structure, state, evidence)
-    if scale != 1.0:
-        PH.mul_(scale)
-    if shift != 0.0:
-        PH.add_(H, alpha=shift)  # P- H                                   (Alg. 1, line 2)
+    H, PH, noise = _product(structure, state, evidence)
+    rest = _rest(H.dtype)
+    scale, shift = scale * (1 - rest), shift * (1 - rest) + rest
+    PH.mul_(scale).add_(H, alpha=shift)  # P- H                           (Alg. 1, line 2)
     M = H.T @ PH  # H' P- H
-    S = evidence.noise.added_to(M)  # S = H' P- H + P_n                            (eq. 9)
+    S = noise.added_to(M)  # S = H' P- H + P_n                                     (eq. 9)
     lower, jitter = cholesky(S, evidence)
     inverse = inverse_lower(lower)
     w = inverse @ evidence.innovation
@@ -67,7 +68,7 @@ def affine(
     def commit() -> None:  # P = P- - alpha K S K'                                 (eq. 5)
         structure.add_outer(state, A if lr == 1.0 else A * lr**0.5, None, scale, shift)
 
-    return Update(delta, w.dot(w).item() / len(w), lambda: evidence.noise.taken_from(S), commit, jitter)
+    return Update(delta, w.dot(w).item() / len(w), lambda: noise.taken_from(S), commit, jitter)
 
 
 def directional(
@@ -85,15 +86,17 @@ def directional(
 
     .. math:: \sum_i u_i u_i' \Big[\frac{g_i - 1}{l_i} - \frac{\alpha g_i^2}{1 + g_i l_i}\Big].
     """
-    H, PH = _product(structure, state, evidence)
+    H, PH, noise = _product(structure, state, evidence)
+    rest = _rest(H.dtype)
+    PH.mul_(1 - rest).add_(H, alpha=rest)
     M = H.T @ PH
     check_finite_gram(M, evidence)
-    whiten = evidence.noise.whiten_columns
+    whiten = noise.whiten_columns
     M = whiten(whiten(M).T)
     l, V = torch.linalg.eigh(M.add(M.T).mul_(0.5))  # noqa: E741 - the docstring's l
     l = l.clamp(min=0.0)  # noqa: E741
     U = torch.mm(PH, whiten(V.T).T, out=H)  # P H L_n^-T V
-    w = V.T @ evidence.noise.whiten(evidence.innovation)
+    w = V.T @ noise.whiten(evidence.innovation)
 
     floor = torch.finfo(l.dtype).eps * l[-1].clamp(min=torch.finfo(l.dtype).tiny)
     per_l = torch.where(l > floor, eta / l.clamp(min=floor), 0.0)  # eta_i / l_i
@@ -108,10 +111,10 @@ def directional(
     nis = (w.square() / S).mean().item()
 
     def predicted_variance() -> Tensor:
-        return evidence.noise.diagonal_of((V * (g * l)) @ V.T)
+        return noise.diagonal_of((V * (g * l)) @ V.T)
 
     def commit() -> None:
-        structure.add_outer(state, U * c.abs().sqrt(), c.sign(), 1.0, 0.0)
+        structure.add_outer(state, U * c.abs().sqrt(), c.sign(), 1 - rest, rest)
 
     return Update(delta, nis, predicted_variance, commit)
 
@@ -131,13 +134,35 @@ def isotropic(evidence: Evidence, lr: float, variance: float) -> Update:
     return Update(delta, nis, predicted_variance, lambda: None, jitter)
 
 
-def _product(structure: BlockDiagonal, state: State, evidence: Evidence) -> tuple[Tensor, Tensor]:
-    """``H`` and ``P H``, in buffers that the next step overwrites."""
+def _product(structure: BlockDiagonal, state: State, evidence: Evidence) -> tuple[Tensor, Tensor, Noise]:
+    """``H`` and ``P H``, in buffers that the next step overwrites, and a noise that P can represent."""
     n, d = len(evidence.innovation), evidence.jacobian.size
     H, PH = (evidence.workspace.buffer(name, d, n, evidence.innovation) for name in ("H", "PH"))
     evidence.jacobian.dense(out=H)
     structure.times(state, H, out=PH)
-    return H, PH
+    return H, PH, _representable(evidence.noise, H)
+
+
+def _rest(dtype: torch.dtype) -> float:
+    """What a step forgets of a stored P, towards the prior, because its last digits are rounding.
+
+    A power of two, so that a variance equal to the prior's stays so exactly. It keeps P positive
+    definite under an endless stream, and stands for a memory of half a million batches in float32.
+    """
+    return 16 * torch.finfo(dtype).eps
+
+
+def _representable(noise: Noise, H: Tensor) -> Noise:
+    """The noise, but no target more exact than the rounding of ``h'P_0 h``.
+
+    A stored P holds variances from the prior's down to about ``eps`` times that. A batch that asks for
+    less would leave the difference of two nearly equal numbers, and with it an indefinite P.
+    """
+    tolerance = ROUNDING * torch.finfo(H.dtype).eps
+    flat = H.view(-1)
+    if not noise.smallest < tolerance * flat.dot(flat).item():
+        return noise
+    return noise.at_least(tolerance * torch.linalg.vecdot(H, H, dim=0))
 
 
 def cholesky(S: Tensor, evidence: Evidence) -> tuple[Tensor, float]:

@@ -30,6 +30,7 @@ class LowRank(Covariance):
     With ``P_n = L L'``, ``X = [W, H L^-T]`` and ``k = rank + N``, one step is
 
     .. math::
+        \begin{aligned}
         v &\leftarrow (1-\eta) v + \eta, \quad W \leftarrow \sqrt{1-\eta}\, W
             && \text{leakage} \\
         G &= X' \operatorname{diag}(1/v) X
@@ -40,6 +41,7 @@ class LowRank(Covariance):
             && \text{Q spans the strongest directions of } G \\
         v &\leftarrow v + \operatorname{rows}(X)^2 - \operatorname{rows}(X Q)^2
             && \text{the rest stays as information on the diagonal}
+        \end{aligned}
 
     Nothing is subtracted from a covariance, so P is positive definite and at most P_0, in float32
     too, for any number of steps. With rank >= d it is the exact filter. A rank of 0 keeps a diagonal
