@@ -23,6 +23,12 @@ LOOKS = (10, 100, 1_000)
 """Updates after which the belief is drawn."""
 
 
+def values(critic: nn.Module, features: Tensor) -> Tensor:
+    """V of each state, of shape (N,)."""
+    out: Tensor = critic(features).squeeze(-1)
+    return out
+
+
 class Chain:
     """A random walk on 30 states that ends beyond either end: reward -1 on the left, +1 on the right.
 
@@ -56,8 +62,8 @@ class Chain:
         over = (after < 0) | (after >= STATES)
         rewards = sign * torch.where(over, after.clamp(-1, 1).to(torch.float32), 0.0)
         with torch.no_grad():
-            values = critic(self.features[after.clamp(0, STATES - 1)]).squeeze(-1)
-        return self.features[before], one_step(rewards, values, over, GAMMA)
+            following = values(critic, self.features[after.clamp(0, STATES - 1)])
+        return self.features[before], one_step(rewards, following, over, GAMMA)
 
 
 @dataclass
@@ -99,16 +105,16 @@ def train(name: str, make: Make, seed: int, updates: int, tick: Callable[[], Non
         chain.walk(BATCH)
         x, y = chain.batch(critic, sign)
         if isinstance(optimizer, Kova):
-            optimizer.step(lambda x=x: critic(x).squeeze(-1), y)
+            optimizer.step(partial(values, critic, x), y)
         else:
             optimizer.zero_grad()
-            nn.functional.mse_loss(critic(x).squeeze(-1), y).backward()
+            nn.functional.mse_loss(values(critic, x), y).backward()
             optimizer.step()
         with torch.no_grad():
-            error = critic(chain.features).squeeze(-1) - sign * chain.truth
+            error = values(critic, chain.features) - sign * chain.truth
         result.errors.append(float(error.square().mean().sqrt()))
         if t + 1 in LOOKS and isinstance(optimizer, Kova):
-            belief = optimizer.posterior(lambda: critic(chain.features).squeeze(-1))
+            belief = optimizer.posterior(partial(values, critic, chain.features))
             if belief.tracked:
                 result.beliefs[t + 1] = belief
         tick()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import torch
@@ -42,7 +42,8 @@ class Linear(NamedTuple):
     bias: Place | None
 
 
-class Layer(NamedTuple):
+@dataclass(frozen=True)
+class Layer:
     """One Linear on one batch. Its columns of H are ``b_i x [a_i, 1]``, whitened by the prior."""
 
     linear: Linear
@@ -51,7 +52,8 @@ class Layer(NamedTuple):
     b: Tensor
     """Gradients of the predictions at its outputs, N x out."""
 
-    def extended(self) -> Tensor:
+    @cached_property
+    def columns(self) -> Tensor:
         """``[a, 1]`` as columns, cols x N, whitened."""
         weight, bias = self.linear.weight, self.linear.bias
         out = self.a.new_empty(self.linear.segment.cols, len(self.a))
@@ -63,30 +65,45 @@ class Layer(NamedTuple):
             out[bias.columns] = bias.root
         return out
 
-    def inputs_gram(self) -> Tensor:
-        """``[a, 1] [a, 1]'``, N x N, whitened."""
+    def dense(self, scale: Tensor | None, out: Tensor) -> None:
+        """Write the layer's rows of the d x N matrix, column i times ``scale[i]``."""
+        start, rows, cols, _ = self.linear.segment
+        n, step = len(self.b), out.stride(0)
+        b = self.b.new_empty(rows, n)
+        b = b.copy_(self.b.T) if scale is None else torch.mul(self.b.T, scale, out=b)
+        block = out.as_strided((rows, cols, n), (cols * step, step, 1), out.storage_offset() + start * step)
+        torch.mul(b.unsqueeze(1), self.columns, out=block)
+
+    def gram(self) -> Tensor:
+        """The layer's share of ``H'H``."""
         weight, bias = self.linear.weight, self.linear.bias
+        out = torch.mm(self.b, self.b.T)
         if not weight:
             assert bias
-            return self.a.new_full((len(self.a),) * 2, bias.root**2)
-        out = torch.mm(self.a, self.a.T)
+            return out.mul_(bias.root**2)
+        inputs = torch.mm(self.a, self.a.T)
         if weight.root != 1.0:
-            out.mul_(weight.root**2)
-        return out.add_(bias.root**2) if bias else out
+            inputs.mul_(weight.root**2)
+        return out.mul_(inputs.add_(bias.root**2) if bias else inputs)
 
-    def contract(self, weights: Tensor, vector: Tensor, squared: bool) -> None:
-        """Write ``sum_i weights_i h_i``, or of ``h_i**2``, where it stands in a vector of d."""
+    def times(self, column: Tensor, vector: Tensor) -> None:
+        """Write the layer's part of ``H z``, for z as a column."""
         weight, bias = self.linear.weight, self.linear.bias
-        a, b, power = (self.a * self.a, self.b * self.b, 2) if squared else (self.a, self.b, 1)
-        b = b * weights
+        b = self.b * column
         if weight:
-            place = torch.mm(b.T, a, out=vector.as_strided(*weight.view))
+            place = torch.mm(b.T, self.a, out=vector.as_strided(*weight.view))
             if weight.root != 1.0:
-                place.mul_(weight.root**power)
+                place.mul_(weight.root)
         if bias:
             place = torch.sum(b, 0, out=vector.as_strided(*bias.view))
             if bias.root != 1.0:
-                place.mul_(bias.root**power)
+                place.mul_(bias.root)
+
+    def squares(self, column: Tensor, vector: Tensor) -> None:
+        """Write the layer's part of ``sum_i weights_i h_i**2``, for weights as a column."""
+        start, rows, cols, _ = self.linear.segment
+        place = vector.as_strided((rows, cols), (cols, 1), start)
+        torch.mm((self.b * self.b).mul_(column).T, (self.columns * self.columns).T, out=place)
 
 
 @dataclass(frozen=True)
@@ -99,34 +116,26 @@ class LinearJacobian:
     def dense(self, scale: Tensor | None = None, out: Tensor | None = None) -> Tensor:
         if out is None:
             out = self.layers[0].a.new_empty(self.size, len(self.layers[0].a))
-        step = out.stride(0)
         for layer in self.layers:
-            start, rows, cols, _ = layer.linear.segment
-            n = len(layer.b)
-            b = layer.b.new_empty(rows, n)
-            b = b.copy_(layer.b.T) if scale is None else torch.mul(layer.b.T, scale, out=b)
-            where = out.storage_offset() + start * step
-            block = out.as_strided((rows, cols, n), (cols * step, step, 1), where)
-            torch.mul(b.unsqueeze(1), layer.extended(), out=block)
+            layer.dense(scale, out)
         return out
 
     def gram(self) -> Tensor:
-        first, *others = self.layers
-        out = first.inputs_gram().mul_(torch.mm(first.b, first.b.T))
-        for layer in others:
-            out.addcmul_(layer.inputs_gram(), torch.mm(layer.b, layer.b.T))
+        out = self.layers[0].gram()
+        for layer in self.layers[1:]:
+            out.add_(layer.gram())
         return out
 
     def times(self, z: Tensor) -> Tensor:
         vector, column = z.new_empty(self.size), z.unsqueeze(1)
         for layer in self.layers:
-            layer.contract(column, vector, squared=False)
+            layer.times(column, vector)
         return vector
 
     def squares(self, weights: Tensor) -> Tensor:
         vector, column = weights.new_empty(self.size), weights.unsqueeze(1)
         for layer in self.layers:
-            layer.contract(column, vector, squared=True)
+            layer.squares(column, vector)
         return vector
 
 

@@ -1,0 +1,211 @@
+"""What a step costs, as ratios: to Adam, to BLAS, and as the network grows. ``make bench``."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from benchmarks.accuracy import gain_errors
+from benchmarks.timing import interleaved
+from kova_rl import Kova, covariance, evolution, observation
+
+INPUTS, WIDTH, BATCH = 17, 64, 64
+"""The critic of the paper's PPO on HalfCheetah: 17-64-64-1, 5,377 weights."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A settings under test, and the most that it may cost."""
+
+    name: str
+    settings: dict[str, object]
+    limit: float | None
+
+
+BARS = [
+    Bar("Memoryless", {"evolution": evolution.Memoryless(0.01)}, 1.1),
+    Bar("LowRank(32), Leakage", {"covariance": covariance.LowRank(32)}, 5.0),
+    Bar("LowRank(64), Leakage", {"covariance": covariance.LowRank(64)}, 9.0),
+    Bar(
+        "NeuronBlocks, PriorAnchored",
+        {"covariance": covariance.NeuronBlocks(), "evolution": evolution.PriorAnchored(0.01)},
+        6.0,
+    ),
+    Bar("LowRank(32), Leakage, Adaptive", {"observation": observation.Adaptive()}, None),
+    Bar(
+        "NeuronBlocks, DirectionalForgetting",
+        {"covariance": covariance.NeuronBlocks(), "evolution": evolution.DirectionalForgetting(0.01)},
+        None,
+    ),
+    Bar(
+        "Diagonal, PriorAnchored",
+        {"covariance": covariance.Diagonal(), "evolution": evolution.PriorAnchored(0.01)},
+        None,
+    ),
+]
+
+
+def critic(width: int = WIDTH) -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = [nn.Linear(INPUTS, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1)]
+    return nn.Sequential(*layers)
+
+
+def values(module: nn.Module, states: Tensor) -> Tensor:
+    out: Tensor = module(states).squeeze(-1)
+    return out
+
+
+def batches(count: int = 64) -> Callable[[], tuple[Tensor, Tensor]]:
+    """Random batches in turn: with one batch the innovation would vanish, and denormals are slow."""
+    torch.manual_seed(1)
+    pool = itertools.cycle([(torch.randn(BATCH, INPUTS), torch.randn(BATCH)) for _ in range(count)])
+    return partial(next, pool)
+
+
+def adam_step() -> Callable[[], object]:
+    module, batch = critic(), batches()
+    optimizer = torch.optim.Adam(module.parameters(), 3e-4)
+
+    def run() -> None:
+        x, y = batch()
+        optimizer.zero_grad()
+        nn.functional.mse_loss(values(module, x), y).backward()
+        optimizer.step()
+
+    return run
+
+
+def kova_step(width: int = WIDTH, **settings: object) -> Callable[[], object]:
+    module, batch = critic(width), batches()
+    optimizer = Kova(module, **settings)  # type: ignore[arg-type]
+
+    def run() -> object:
+        x, y = batch()
+        return optimizer.step(partial(values, module, x), y)
+
+    return run
+
+
+def against_adam(console: Console) -> bool:
+    """A step of each structure over a step of Adam, with its forward and backward."""
+    found = interleaved({"Adam": adam_step()} | {bar.name: kova_step(**bar.settings) for bar in BARS}, rounds=25)
+    floor = found.pop("Adam")
+    table = Table(title=f"A step on {INPUTS}-{WIDTH}-{WIDTH}-1, N = {BATCH}, over Adam's {1e3 * floor.best:.2f} ms")
+    for heading in ("settings", "ratio", "bar", "noise"):
+        table.add_column(heading, justify="left" if heading == "settings" else "right")
+    table.add_row("Adam, with forward and backward", "1.00", "", f"{floor.noise:.0%}")
+    good = True
+    for bar, timing in zip(BARS, found.values(), strict=True):
+        ratio = timing.best / floor.best
+        good &= bar.limit is None or ratio <= bar.limit
+        limit = "" if bar.limit is None else f"{bar.limit:g}"
+        table.add_row(bar.name, f"{ratio:.2f}", limit, f"{timing.noise:.0%}")
+    console.print(table)
+    return good
+
+
+def against_blas(console: Console) -> bool:
+    """A step of Full over its two unavoidable BLAS calls."""
+    d = sum(p.numel() for p in critic().parameters())
+    P, H, PH = torch.eye(d), torch.randn(d, BATCH) * 0.01, torch.empty(d, BATCH)
+
+    def blas() -> None:
+        torch.mm(P, H, out=PH)
+        P.addmm_(H, H.T, beta=0.99, alpha=-1e-6)
+
+    kinds = [evolution.PriorAnchored(0.01), evolution.DirectionalForgetting(0.01), evolution.Stationary()]
+    steps = {str(kind): kova_step(covariance=covariance.Full(), evolution=kind) for kind in kinds}
+    found = interleaved({"two BLAS calls": blas} | steps, rounds=9, warm=2)
+    floor = found.pop("two BLAS calls")
+    table = Table(title=f"A step of Full, d = {d:,}, over its two BLAS calls, {1e3 * floor.best:.0f} ms")
+    for heading in ("evolution", "ratio", "bar", "noise"):
+        table.add_column(heading, justify="left" if heading == "evolution" else "right")
+    ratios = {name: timing.best / floor.best for name, timing in found.items()}
+    for name, ratio in ratios.items():
+        table.add_row(name, f"{ratio:.2f}", "1.25", f"{found[name].noise:.0%}")
+    console.print(table)
+    return max(ratios.values()) <= 1.25
+
+
+def measure_width(width: int) -> None:
+    """In a process of its own: time and peak memory of LowRank(32) at one width, as JSON."""
+    torch.set_num_threads(1)
+    run = kova_step(width, covariance=covariance.LowRank(32, covariance.FanIn(1.0)))
+    before = _memory("VmRSS")
+    for _ in range(2):
+        run()
+    peak = _memory("VmHWM") - before
+    timing = interleaved({"step": run}, rounds=7, seconds=0.1, warm=1)["step"]
+    print(json.dumps({"seconds": timing.best, "peak": peak}))
+
+
+def _memory(field: str) -> int:
+    """Bytes of this process, from the kernel's account."""
+    with open("/proc/self/status") as status:
+        line = next(line for line in status if line.startswith(field))
+    return int(line.split()[1]) * 1024
+
+
+def as_the_network_grows(console: Console) -> bool:
+    """Time and memory of LowRank(32) from a thousand to a million weights."""
+    table = Table(title=f"LowRank(32) as the network grows, N = {BATCH}")
+    for heading in ("weights", "ms a step", "peak memory, MB", "over W and H"):
+        table.add_column(heading, justify="right")
+    points = []
+    for width in (23, 64, 217, 716, 992):
+        code = f"from benchmarks.speed import measure_width; measure_width({width})"
+        done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+        found = json.loads(done.stdout)
+        d = sum(p.numel() for p in critic(width).parameters())
+        size = 4 * d * (32 + BATCH)
+        points.append((d, found["seconds"], found["peak"], found["peak"] / size))
+        table.add_row(f"{d:,}", f"{1e3 * points[-1][1]:.1f}", f"{points[-1][2] / 1e6:.0f}", f"{points[-1][3]:.2f}")
+    (d0, t0, _, _), (d1, t1, _, over) = points[0], points[-1]
+    slope = math.log(t1 / t0) / math.log(d1 / d0)
+    (large, _, m0, _), (_, _, m1, _) = points[2], points[-1]
+    memory = math.log(m1 / m0) / math.log(d1 / large)
+    table.caption = (
+        f"log-log slope of time {slope:.2f}, of memory {memory:.2f} from {large:,} weights on (bar 1.15); "
+        f"peak over W and H at a million weights {over:.2f} (bar 1.5)"
+    )
+    console.print(table)
+    return slope <= 1.15 and memory <= 1.15 and over <= 1.5
+
+
+def against_the_exact_filter(console: Console) -> None:
+    """How far LowRank's update is from the exact filter's, on recorded batches of policy evaluation."""
+    table = Table(title="LowRank against the exact filter: median relative error of the update")
+    table.add_column("noise")
+    ranks = (16, 32, 64, 128)
+    for rank in ranks:
+        table.add_column(f"rank {rank}", justify="right")
+    noises = {"BatchSize, Leakage(0.01)": (observation.BatchSize(), 0.01)}
+    noises |= {"Adaptive, Leakage(0.001)": (observation.Adaptive(), 0.001)}  # type: ignore[dict-item]
+    for name, (noise, eta) in noises.items():
+        for how, errors in gain_errors(noise, eta, ranks).items():
+            table.add_row(f"{name}, {how}", *(f"{error:.4f}" for error in errors))
+    console.print(table)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    console = Console()
+    good = [against_adam(console), against_blas(console), as_the_network_grows(console)]
+    against_the_exact_filter(console)
+    console.print("All bars are met." if all(good) else "[bold red]A bar is missed.[/]")
+
+
+if __name__ == "__main__":
+    main()
