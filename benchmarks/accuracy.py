@@ -68,12 +68,11 @@ def low(stream: list[Batch], eta: float, rank: int) -> list[Tensor]:
 
 
 def _eigenvectors(G: Tensor, lr: float, r: int) -> Tensor:
-    return torch.linalg.eigh(G).eigenvectors[:, len(G) - r :]
+    vectors: Tensor = torch.linalg.eigh(G).eigenvectors
+    return vectors[:, len(G) - r :]
 
 
-def gain_errors(
-    noise: observation.Observation, eta: float, ranks: tuple[int, ...]
-) -> dict[str, list[float]]:
+def gain_errors(noise: observation.Observation, eta: float, ranks: tuple[int, ...]) -> dict[str, list[float]]:
     """Median relative error of the update for each rank, as shipped and with exact eigenvectors."""
     stream = record(noise, eta)
     truth = exact(stream, eta)[SETTLED:]
