@@ -21,7 +21,7 @@ SETTLED = 100
 """Batches before the errors are counted."""
 
 
-def record(noise: observation.Observation, eta: float, count: int = 300) -> list[Batch]:
+def record(noise: observation.Observation, eta: float, count: int) -> list[Batch]:
     """Policy evaluation on the demo's chain by a 12-32-32-1 critic, in float64."""
     torch.manual_seed(0)
     layers = [nn.Linear(INPUTS, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1)]
@@ -72,9 +72,11 @@ def _eigenvectors(G: Tensor, lr: float, r: int) -> Tensor:
     return vectors[:, len(G) - r :]
 
 
-def gain_errors(noise: observation.Observation, eta: float, ranks: tuple[int, ...]) -> dict[str, list[float]]:
+def gain_errors(
+    noise: observation.Observation, eta: float, ranks: tuple[int, ...], count: int = 300
+) -> dict[str, list[float]]:
     """Median relative error of the update for each rank, as shipped and with exact eigenvectors."""
-    stream = record(noise, eta)
+    stream = record(noise, eta, count)
     truth = exact(stream, eta)[SETTLED:]
 
     def error(rank: int) -> float:

@@ -101,7 +101,7 @@ def kova_step(width: int = WIDTH, **settings: object) -> Callable[[], object]:
 def against_adam(console: Console) -> bool:
     """A step of each structure over a step of Adam, with its forward and backward."""
     found = interleaved(
-        {"Adam": adam_step()} | {bar.name: kova_step(**bar.settings) for bar in BARS}, rounds=25
+        {"Adam": adam_step()} | {bar.name: kova_step(WIDTH, **bar.settings) for bar in BARS}, rounds=25
     )
     floor = found.pop("Adam")
     table = Table(

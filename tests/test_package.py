@@ -1,0 +1,186 @@
+"""The package as a user meets it: README, documentation, command line, layers."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from benchmarks import accuracy, speed
+from benchmarks.timing import interleaved
+
+import kova_rl
+from kova_rl import Kova, cli, covariance, evolution, observation
+from kova_rl.filter.compatibility import ANY, TABLE
+from tests import members
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "kova_rl"
+
+
+def code_blocks(path: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", path.read_text(), flags=re.S)
+
+
+def test_the_readmes_example_runs_as_it_stands() -> None:
+    (example,) = code_blocks(ROOT / "README.md", "python")
+    names: dict[str, object] = {}
+    exec(example, names)
+    belief = names["belief"]
+    assert isinstance(belief, kova_rl.Belief)
+    assert belief.std.shape == (64,)
+
+
+def test_the_readmes_commands_are_in_the_makefile() -> None:
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.M)
+    named = re.findall(r"make ([a-z-]+)", (ROOT / "README.md").read_text())
+    assert named
+    assert set(named) <= set(targets)
+    assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_versions_agree(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["--version"])
+    assert capsys.readouterr().out == f"kova {kova_rl.__version__}\n"
+    assert f"version: {kova_rl.__version__}" in (ROOT / "CITATION.cff").read_text()
+    cli.main(["info"])
+    assert f"torch {torch.__version__}" in capsys.readouterr().out
+
+
+def test_the_command_line_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["demo", "--help"])
+    assert stop.value.code == 0
+    assert "--updates" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["demo", "--updates", "3"])
+    assert stop.value.code == 2
+    assert "--updates must be a whole number, at least 30, got 3" in capsys.readouterr().err
+
+
+def test_the_demo_makes_a_table_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["demo", "--out", str(tmp_path / "new"), "--seeds", "1", "--updates", "120"])
+    printed = capsys.readouterr().out
+    assert "Kova, learned noise" in printed
+    assert "coverage" in printed
+    assert (tmp_path / "new" / "values.png").stat().st_size > 10_000
+
+
+def test_strategies_are_listed_where_they_are_documented() -> None:
+    """A new member is one export, one row in the tests and its place in the docs."""
+    groups = {
+        "covariance": (covariance, covariance.Covariance, members.STRUCTURES, {"BlockDiagonal", "Isotropic"}),
+        "evolution": (evolution, evolution.Evolution, members.EVOLUTIONS, set()),
+        "observation": (observation, observation.Observation, members.OBSERVATIONS, set()),
+    }
+    for page, (module, base, rows, internal) in groups.items():
+        exported = {getattr(module, name) for name in module.__all__}
+        kinds = {
+            kind
+            for kind in exported
+            if isinstance(kind, type) and issubclass(kind, base) and kind is not base
+        }
+        named = {kind.__name__ for kind in kinds} - internal
+        assert named == {type(row).__name__ for row in rows}
+        text = (ROOT / "docs" / "api" / f"{page}.md").read_text()
+        assert named <= set(re.findall(r"autoclass:: kova_rl\.\w+\.(\w+)", text))
+
+
+@pytest.mark.parametrize("structure", members.STRUCTURES, ids=members.name)
+@pytest.mark.parametrize("kind", members.EVOLUTIONS, ids=members.name)
+def test_the_table_of_the_docs_decides_what_raises(
+    structure: covariance.Covariance, kind: evolution.Evolution
+) -> None:
+    assert "{{ compatibility }}" in (ROOT / "docs" / "filter.md").read_text()
+    large = torch.nn.Linear(600, 1)
+    allowed = TABLE[type(structure)][type(kind)]
+    assert members.works(structure, kind, members.critic()) == (allowed is ANY or allowed > 0)
+    fits = isinstance(structure, covariance.Diagonal)
+    assert members.works(structure, kind, large) == (allowed is ANY or (allowed > 0 and fits))
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return found
+
+
+def test_layers_import_one_way() -> None:
+    """filter knows no module of the upper layers, and targets knows neither the filter's mathematics."""
+    for path in (SOURCE / "filter").rglob("*.py"):
+        ours = {name for name in imports(path) if name.startswith("kova_rl")}
+        assert all(re.match(r"kova_rl\.(filter|errors)\b", name) for name in ours), path
+        assert "torch.nn" not in imports(path), path
+    allowed = {"kova_rl.errors", "kova_rl.filter.checks"}
+    assert {name for name in imports(SOURCE / "targets.py") if name.startswith("kova_rl")} <= allowed
+    for name in ("jacobian.py", "parameters.py", "posterior.py", "optimizer.py"):
+        assert not {"kova_rl.targets", "kova_rl.demo", "kova_rl.cli"} & imports(SOURCE / name), name
+
+
+def test_importing_the_package_needs_no_optional_dependency() -> None:
+    heavy = ["matplotlib", "stable_baselines3", "ray", "tyro"]
+    code = f"import sys, kova_rl, kova_rl.targets; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert "torch>=2.8,<3" in declared
+
+
+def test_the_documentation_builds(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", str(ROOT / "docs"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "filter.html").read_text()
+    assert "blocks up to 512" in page
+
+
+def test_the_benchmark_times_what_it_says() -> None:
+    found = interleaved(
+        {"a": lambda: sum(range(20_000)), "b": lambda: sum(range(200_000))}, rounds=5, seconds=0.01
+    )
+    assert 3 < found["b"].best / found["a"].best < 30
+    names = {bar.name for bar in speed.BARS if bar.limit}
+    assert {"Memoryless", "LowRank(32), Leakage", "LowRank(64), Leakage"} <= names
+
+
+def test_subspace_iteration_is_as_close_to_the_exact_filter_as_eigenvectors_are() -> None:
+    errors = accuracy.gain_errors(observation.BatchSize(), 0.01, (16, 32), count=150)
+    shipped, optimal = errors["subspace iteration (shipped)"], errors["eigendecomposition"]
+    assert shipped[1] < 0.1 * shipped[0] < 0.1
+    assert all(a < 2 * b + 1e-9 for a, b in zip(shipped, optimal, strict=True))
+
+
+@pytest.mark.slow
+def test_the_bars_of_the_benchmark_are_met(capsys: pytest.CaptureFixture[str]) -> None:
+    speed.main()
+    assert "All bars are met." in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_updates_stay_bounded() -> None:
+    from benchmarks import stress
+
+    stress.main(100_000)
+
+
+def test_nothing_trains_with_the_state_of_another_optimizer() -> None:
+    """Two Kovas on two critics do not share buffers that matter."""
+    torch.manual_seed(0)
+    one, two = members.critic(), members.critic()
+    a, b, alone = Kova(one), Kova(two), members.critic()
+    c = Kova(alone)
+    for _ in range(5):
+        x = torch.randn(6, 3).double()
+        a.step(lambda x=x: one(x).squeeze(-1), x[:, 0])
+        b.step(lambda x=x: two(2 * x).squeeze(-1), -x[:, 0])
+        c.step(lambda x=x: alone(x).squeeze(-1), x[:, 0])
+    assert all(torch.equal(p, q) for p, q in zip(one.parameters(), alone.parameters(), strict=True))
