@@ -44,21 +44,26 @@ class Chain:
         reward = torch.zeros(STATES)
         reward[0], reward[-1] = -0.5, 0.5
         self.truth: Tensor = torch.linalg.solve(torch.eye(STATES) - GAMMA * step, reward)
-        self.seen: list[tuple[int, int]] = []
+        self._seen, self._count = torch.empty(1024, 2, dtype=torch.int64), 0
         self._state = STATES // 2
 
     def walk(self, steps: int) -> None:
         """Go on walking, and remember what was seen."""
         moves = torch.randint(0, 2, (steps,), generator=self.generator).mul(2).sub(1).tolist()
+        walked = []
         for move in moves:
             after = self._state + move
-            self.seen.append((self._state, after))
+            walked.append((self._state, after))
             self._state = after if 0 <= after < STATES else STATES // 2
+        while self._count + steps > len(self._seen):
+            self._seen = torch.cat([self._seen, torch.empty_like(self._seen)])
+        self._seen[self._count : self._count + steps] = torch.tensor(walked)
+        self._count += steps
 
     def batch(self, critic: nn.Module, sign: float) -> tuple[Tensor, Tensor]:
         """States that were seen, drawn at random, and their one-step targets."""
-        chosen = torch.randint(0, len(self.seen), (BATCH,), generator=self.generator).tolist()
-        before, after = torch.tensor([self.seen[i] for i in chosen]).T
+        chosen = torch.randint(0, self._count, (BATCH,), generator=self.generator)
+        before, after = self._seen[chosen].T
         over = (after < 0) | (after >= STATES)
         rewards = sign * torch.where(over, after.clamp(-1, 1).to(torch.float32), 0.0)
         with torch.no_grad():

@@ -13,7 +13,7 @@ from kova_rl.demo import STATES, Result
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-COLOURS = ["#0b6e8f", "#58a4b0", "#8f8f8f", "#d1495b", "#e58c5a", "#edae49"]
+COLOURS = ["#0b6e8f", "#58a4b0", "#9bd1c9", "#8f8f8f", "#d1495b", "#e58c5a", "#edae49"]
 
 
 def draw(path: Path, results: list[Result], truth: Tensor, updates: int) -> None:
@@ -46,7 +46,7 @@ def _belief(axes: Any, at: int, belief: Any, truth: Tensor, first: bool) -> None
 
 
 def _errors(axes: Any, results: list[Result], updates: int) -> None:
-    for colour, result in zip(COLOURS, results, strict=False):
+    for colour, result in zip(COLOURS, results, strict=True):
         thick = 2.2 if result.name.startswith("Kova") else 1.2
         axes.plot(range(1, len(result.errors) + 1), result.errors, color=colour, lw=thick, label=result.name)
     axes.axvline(2 * updates // 3, color="black", lw=0.8, ls=":")
