@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from kova_rl import Kova, covariance, evolution
 from kova_rl.filter.evidence import DenseJacobian
-from kova_rl.jacobian import JacobianOf, LinearJacobian
+from kova_rl.jacobian import JacobianOf
+from kova_rl.linear import LinearJacobian
 from kova_rl.parameters import Parameters
 from tests import members
 from tests.oracle import flat, jacobian

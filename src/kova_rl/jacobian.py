@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import NamedTuple
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +12,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from kova_rl.errors import InvalidBatch
 from kova_rl.filter.evidence import DenseJacobian, Jacobian
-from kova_rl.filter.layout import Segment
-from kova_rl.parameters import Parameters, View
+from kova_rl.linear import Layer, LinearJacobian, linears_of
+from kova_rl.parameters import Parameters
 
 Predict = Callable[[], Tensor]
 Calls = list[tuple[nn.Module, Tensor, GradientEdge | None]]
@@ -23,120 +21,6 @@ Calls = list[tuple[nn.Module, Tensor, GradientEdge | None]]
 CHUNK_ELEMENTS = 1 << 24
 """Gradients that the general path holds at a time, beside the Jacobian itself."""
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
-
-
-class Place(NamedTuple):
-    """A weight or a bias: its prior's root, its columns in the segment, and its view of d coordinates."""
-
-    root: float
-    columns: slice
-    view: View
-
-
-class Linear(NamedTuple):
-    """What the fast path must know of one ``nn.Linear``; a frozen weight or bias is None."""
-
-    module: nn.Linear
-    segment: Segment
-    weight: Place | None
-    bias: Place | None
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One Linear on one batch. Its columns of H are ``b_i x [a_i, 1]``, whitened by the prior."""
-
-    linear: Linear
-    a: Tensor
-    """Its inputs, N x in."""
-    b: Tensor
-    """Gradients of the predictions at its outputs, N x out."""
-
-    @cached_property
-    def columns(self) -> Tensor:
-        """``[a, 1]`` as columns, cols x N, whitened."""
-        weight, bias = self.linear.weight, self.linear.bias
-        out = self.a.new_empty(self.linear.segment.cols, len(self.a))
-        if weight:
-            part = out[weight.columns].copy_(self.a.T)
-            if weight.root != 1.0:
-                part.mul_(weight.root)
-        if bias:
-            out[bias.columns] = bias.root
-        return out
-
-    def dense(self, scale: Tensor | None, out: Tensor) -> None:
-        """Write the layer's rows of the d x N matrix, column i times ``scale[i]``."""
-        start, rows, cols, _ = self.linear.segment
-        n, step = len(self.b), out.stride(0)
-        b = self.b.new_empty(rows, n)
-        b = b.copy_(self.b.T) if scale is None else torch.mul(self.b.T, scale, out=b)
-        block = out.as_strided((rows, cols, n), (cols * step, step, 1), out.storage_offset() + start * step)
-        torch.mul(b.unsqueeze(1), self.columns, out=block)
-
-    def gram(self) -> Tensor:
-        """The layer's share of ``H'H``."""
-        weight, bias = self.linear.weight, self.linear.bias
-        out = torch.mm(self.b, self.b.T)
-        if not weight:
-            assert bias
-            return out.mul_(bias.root**2)
-        inputs = torch.mm(self.a, self.a.T)
-        if weight.root != 1.0:
-            inputs.mul_(weight.root**2)
-        return out.mul_(inputs.add_(bias.root**2) if bias else inputs)
-
-    def times(self, column: Tensor, vector: Tensor) -> None:
-        """Write the layer's part of ``H z``, for z as a column."""
-        weight, bias = self.linear.weight, self.linear.bias
-        b = self.b * column
-        if weight:
-            place = torch.mm(b.T, self.a, out=vector.as_strided(*weight.view))
-            if weight.root != 1.0:
-                place.mul_(weight.root)
-        if bias:
-            place = torch.sum(b, 0, out=vector.as_strided(*bias.view))
-            if bias.root != 1.0:
-                place.mul_(bias.root)
-
-    def squares(self, column: Tensor, vector: Tensor) -> None:
-        """Write the layer's part of ``sum_i weights_i h_i**2``, for weights as a column."""
-        start, rows, cols, _ = self.linear.segment
-        place = vector.as_strided((rows, cols), (cols, 1), start)
-        torch.mm((self.b * self.b).mul_(column).T, (self.columns * self.columns).T, out=place)
-
-
-@dataclass(frozen=True)
-class LinearJacobian:
-    """The Jacobian of a stack of Linear layers. Never builds the d x N matrix unless asked to."""
-
-    layers: list[Layer]
-    size: int
-
-    def dense(self, scale: Tensor | None = None, out: Tensor | None = None) -> Tensor:
-        if out is None:
-            out = self.layers[0].a.new_empty(self.size, len(self.layers[0].a))
-        for layer in self.layers:
-            layer.dense(scale, out)
-        return out
-
-    def gram(self) -> Tensor:
-        out = self.layers[0].gram()
-        for layer in self.layers[1:]:
-            out.add_(layer.gram())
-        return out
-
-    def times(self, z: Tensor) -> Tensor:
-        vector, column = z.new_empty(self.size), z.unsqueeze(1)
-        for layer in self.layers:
-            layer.times(column, vector)
-        return vector
-
-    def squares(self, weights: Tensor) -> Tensor:
-        vector, column = weights.new_empty(self.size), weights.unsqueeze(1)
-        for layer in self.layers:
-            layer.squares(column, vector)
-        return vector
 
 
 class JacobianOf:
@@ -152,7 +36,7 @@ class JacobianOf:
 
     def __init__(self, module: nn.Module, parameters: Parameters) -> None:
         self.parameters = parameters
-        self._linears = _linears(module, parameters)
+        self._linears = linears_of(module, parameters)
         self._may_be_fast = bool(self._linears)
         self._checked: set[int] = set()
 
@@ -290,29 +174,3 @@ def _checked(predictions: object) -> Tensor:
             "before it, and without torch.no_grad() or .detach()"
         )
     return predictions
-
-
-def _linears(module: nn.Module, parameters: Parameters) -> list[Linear]:
-    """The layers, if all tracked parameters are those of plain, untied Linear modules; else none."""
-    uses: dict[int, int] = {}
-    for owner in module.modules():
-        for p in owner.parameters(recurse=False):
-            uses[id(p)] = uses.get(id(p), 0) + 1
-    found = []
-    for group in parameters.groups:
-        owner = group.module
-        if type(owner) is not nn.Linear or "forward" in owner.__dict__:
-            return []
-        weight = bias = None
-        for member in group.members:
-            if uses[id(member.parameter)] > 1:
-                return []
-            place = Place(member.root, slice(member.start, member.stop), member.view)
-            if member.parameter is owner.weight:
-                weight = place
-            elif member.parameter is owner.bias:
-                bias = place
-            else:
-                return []
-        found.append(Linear(owner, group.segment, weight, bias))
-    return found

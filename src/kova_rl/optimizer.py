@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kova_rl.errors import InvalidBatch, KovaError, NonFiniteBatch
+from kova_rl.batch import check_noise_inputs, innovation_of, warn_if_unnormalised
+from kova_rl.errors import KovaError, NonFiniteBatch
 from kova_rl.filter.checks import FLOATS, check_lr
 from kova_rl.filter.compatibility import check_pair
 from kova_rl.filter.covariance import Covariance, LowRank
@@ -26,8 +26,6 @@ from kova_rl.state import moved, pack, unpack
 
 SCALE_DECAY = 0.99
 """Of the running mean of the normalised innovation squared, which gives std its unit."""
-UNNORMALISED = 100.0
-"""``h'P_0 h`` of the first batch above this, in units of N, is a sign of inputs not normalised."""
 
 
 class Kova(torch.optim.Optimizer):
@@ -153,13 +151,13 @@ class Kova(torch.optim.Optimizer):
         lr = float(self.param_groups[0]["lr"])
         if not 0.0 <= lr <= 1.0:
             check_lr(lr, allow_zero=True)
-        self._check_noise_inputs(noise_inputs)
+        check_noise_inputs(self.observation, noise_inputs)
 
         predictions, jacobian = self._jacobian(predict, self._dtype())
-        innovation = self._innovation(targets, predictions, memory["step"])
+        innovation = innovation_of(targets, predictions, self._dtype(), memory["step"])
         noise = Noise(self.observation.covariance(memory["observation"], innovation, noise_inputs))
         if memory["step"] == 0:
-            self._warn_if_unnormalised(jacobian.gram().diagonal())
+            warn_if_unnormalised(jacobian.gram().diagonal())
         evidence = Evidence(jacobian, innovation, noise, memory["step"], self._workspace)
         update = self._structure.step(memory["covariance"], self.evolution, memory["evolution"], evidence, lr)
         nis = update.nis
@@ -178,57 +176,6 @@ class Kova(torch.optim.Optimizer):
         memory["step"] += 1
         memory["jitters"] += update.jitter > 0.0
         return StepInfo(innovation, nis, update.delta, update.jitter, self)
-
-    def _innovation(self, targets: Tensor, predictions: Tensor, step: int) -> Tensor:
-        if not isinstance(targets, Tensor):
-            raise InvalidBatch(f"targets must be a tensor, got {type(targets).__name__}")
-        if targets.shape != predictions.shape:
-            raise InvalidBatch(
-                f"targets must have one number a prediction, shape {tuple(predictions.shape)}, got shape "
-                f"{tuple(targets.shape)}"
-            )
-        dtype = self._dtype()
-        innovation = targets.to(predictions.device, dtype) - predictions.to(dtype)
-        if not math.isfinite(innovation.sum().item()):
-            for name, values in (
-                ("target", targets),
-                ("prediction", predictions),
-                ("innovation", innovation),
-            ):
-                bad = (~torch.isfinite(values)).nonzero().flatten().tolist()
-                if bad:
-                    raise NonFiniteBatch(
-                        f"step {step}: {len(bad)} of {len(values)} {name}s are not finite (first: sample "
-                        f"{bad[0]}, {float(values[bad[0]])}). Nothing was changed. Look for a NaN in the "
-                        "rewards or in the observations of that batch."
-                    )
-        return innovation
-
-    def _check_noise_inputs(self, given: dict[str, Tensor]) -> None:
-        needed = set(self.observation.inputs)
-        if given.keys() == needed:
-            return
-        missing, unknown = sorted(needed - set(given)), sorted(set(given) - needed)
-        name = type(self.observation).__name__
-        parts = []
-        if missing:
-            listed = ", ".join(f"{key}=..." for key in missing)
-            parts.append(f"{name} needs step(predict, targets, {listed}), which is missing")
-        if unknown:
-            takes = ", ".join(sorted(needed)) or "no noise inputs"
-            parts.append(f"{name} takes {takes}, but got {', '.join(unknown)}")
-        raise InvalidBatch("; ".join(parts))
-
-    def _warn_if_unnormalised(self, prior_variance: Tensor) -> None:
-        mean, n = float(prior_variance.mean()), len(prior_variance)
-        if mean > UNNORMALISED * n:
-            warnings.warn(
-                f"the prior's variance of the first predictions, h'P_0 h, is {mean:.3g}, above 100 N = "
-                f"{UNNORMALISED * n:.3g}: the first steps will be bold. Normalise the inputs of the "
-                "critic (as VecNormalize does), or lower the prior: covariance.FanIn(), or a prior "
-                f"of about {n / mean:.1g} in place of 1.",
-                stacklevel=4,
-            )
 
     # ------------------------------------------------------------------ believing
 

@@ -1,0 +1,69 @@
+"""Checks of a batch, made before the filter sees it."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from kova_rl.errors import InvalidBatch, NonFiniteBatch
+from kova_rl.filter.observation import Observation
+
+UNNORMALISED = 100.0
+"""``h'P_0 h`` of the first batch above this, in units of N, is a sign of inputs not normalised."""
+
+
+def innovation_of(targets: Tensor, predictions: Tensor, dtype: torch.dtype, step: int) -> Tensor:
+    """Targets minus predictions, in the filter's dtype, if both are finite and of one shape."""
+    if not isinstance(targets, Tensor):
+        raise InvalidBatch(f"targets must be a tensor, got {type(targets).__name__}")
+    if targets.shape != predictions.shape:
+        raise InvalidBatch(
+            f"targets must have one number a prediction, shape {tuple(predictions.shape)}, got shape "
+            f"{tuple(targets.shape)}"
+        )
+    innovation = targets.to(predictions.device, dtype) - predictions.to(dtype)
+    if math.isfinite(innovation.sum().item()):
+        return innovation
+    for name, values in (("target", targets), ("prediction", predictions), ("innovation", innovation)):
+        bad = (~torch.isfinite(values)).nonzero().flatten().tolist()
+        if bad:
+            raise NonFiniteBatch(
+                f"step {step}: {len(bad)} of {len(values)} {name}s are not finite (first: sample {bad[0]}, "
+                f"{float(values[bad[0]])}). Nothing was changed. Look for a NaN in the rewards or in the "
+                "observations of that batch."
+            )
+    return innovation  # all finite: only their sum overflows
+
+
+def check_noise_inputs(observation: Observation, given: Mapping[str, Tensor]) -> None:
+    """The noise must be given what it needs, and nothing else."""
+    needed = set(observation.inputs)
+    if given.keys() == needed:
+        return
+    missing, unknown = sorted(needed - set(given)), sorted(set(given) - needed)
+    name = type(observation).__name__
+    parts = []
+    if missing:
+        listed = ", ".join(f"{key}=..." for key in missing)
+        parts.append(f"{name} needs step(predict, targets, {listed}), which is missing")
+    if unknown:
+        takes = ", ".join(sorted(needed)) or "no noise inputs"
+        parts.append(f"{name} takes {takes}, but got {', '.join(unknown)}")
+    raise InvalidBatch("; ".join(parts))
+
+
+def warn_if_unnormalised(prior_variance: Tensor) -> None:
+    """Warn, given ``h'P_0 h`` of the first batch, if it is far above the noise of the paper's filter."""
+    mean, n = float(prior_variance.mean()), len(prior_variance)
+    if mean > UNNORMALISED * n:
+        warnings.warn(
+            f"the prior's variance of the first predictions, h'P_0 h, is {mean:.3g}, above 100 N = "
+            f"{UNNORMALISED * n:.3g}: the first steps will be bold. Normalise the inputs of the critic "
+            "(as VecNormalize does), or lower the prior: covariance.FanIn(), or a prior of about "
+            f"{n / mean:.1g} in place of 1.",
+            stacklevel=5,
+        )
