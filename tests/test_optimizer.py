@@ -58,7 +58,8 @@ def test_what_is_logged() -> None:
     critic = members.critic(dtype=torch.float32)
     before = [p.detach().clone() for p in critic.parameters()]
     innovation = X[:, 0] - critic(X).squeeze(-1).detach()
-    info = Kova(critic).step(lambda: critic(X).squeeze(-1), X[:, 0])
+    structure = covariance.LowRank(prior=covariance.FanIn(0.5))
+    info = Kova(critic, covariance=structure).step(lambda: critic(X).squeeze(-1), X[:, 0])
     assert info.loss == pytest.approx(float(innovation.square().mean()))
     assert info.innovation_mean == pytest.approx(float(innovation.mean()), abs=1e-6)
     assert info.innovation_std == pytest.approx(float(innovation.std(correction=0)))

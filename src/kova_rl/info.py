@@ -8,8 +8,10 @@ from typing import Protocol
 from torch import Tensor
 
 
-class _HasVariances(Protocol):
+class _Optimizer(Protocol):
     def variances(self) -> Tensor: ...
+
+    def unwhitened(self, change: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class StepInfo:
     _delta: Tensor = field(repr=False)
     jitter: float
     """What had to be added to the innovation covariance to factorise it; 0 nearly always."""
-    _optimizer: _HasVariances = field(repr=False)
+    _optimizer: _Optimizer = field(repr=False)
 
     @property
     def loss(self) -> float:
@@ -42,8 +44,8 @@ class StepInfo:
 
     @property
     def update_norm(self) -> float:
-        """Norm of the change of the weights, in units of the prior's standard deviation."""
-        return float(self._delta.norm())
+        """Norm of the change of the weights."""
+        return float(self._optimizer.unwhitened(self._delta).norm())
 
     @property
     def variance_max(self) -> float:

@@ -250,6 +250,10 @@ class Kova(torch.optim.Optimizer):
         root = self._parameters.root(self._like())
         return root.square() * whitened.to(root)
 
+    def unwhitened(self, change: Tensor) -> Tensor:
+        """A change of the filter's coordinates as one of the weights, neuron by neuron."""
+        return self._parameters.unwhitened(change)
+
     def _unit(self, memory: dict[str, Any]) -> float:
         """The factor s that gives the covariance the unit of the targets squared."""
         if not self.observation.unit_free or memory["step"] == 0:

@@ -75,10 +75,13 @@ class Parameters:
             self.scatter({id(p): torch.ones_like(p)[None] for p in self.tensors}, self._root)
         return self._root[:, 0]
 
+    def unwhitened(self, change: Tensor) -> Tensor:
+        """A whitened change in the units of the weights."""
+        return change if self._plain else change * self.root(change)
+
     def add_(self, change: Tensor) -> None:
         """Add a whitened ``change`` to the parameters, but for those that were frozen meanwhile."""
-        if not self._plain:
-            change = change * self.root(change)
+        change = self.unwhitened(change)
         live = [(p, view) for p, view in zip(self.tensors, self._views, strict=True) if p.requires_grad]
         torch._foreach_add_([p for p, _ in live], [change.as_strided(*view) for _, view in live])
 
