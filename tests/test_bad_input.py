@@ -72,6 +72,7 @@ def test_eta_outside_zero_to_one(kind: Callable[[Any], object], eta: Any) -> Non
         (lambda: Kova(nn.Linear(1, 1), evolution=evolution.Leakage), "a class: call it"),  # type: ignore[arg-type]
         (lambda: Kova(nn.Linear(1, 1).half()), "pass dtype=torch.float32"),
         (lambda: Kova(nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1).double())), "one dtype"),
+        (lambda: Kova(nn.LazyLinear(1)), "not initialised"),
         (lambda: Kova(nn.Linear(1, 1), covariance=covariance.Full({"body": 1.0})), "body"),
         (lambda: Kova(members.critic(), covariance=covariance.Full({"0": 1.0})), "no variance for layer '2'"),
         (lambda: Kova(members.critic(), covariance=covariance.LowRank(), evolution=evolution.PriorAnchored()),
@@ -242,6 +243,59 @@ def test_a_gradient_that_is_not_finite_changes_nothing(
     with pytest.raises(NonFiniteBatch, match="gradient of 4 of 4 predictions"):
         optimizer.step(lambda: model(X), Y)
     assert unchanged(before, snapshot(model, optimizer))
+
+
+class Steep(nn.Module):
+    """One weight whose gradient is infinite, or overflows when squared, while predictions are finite."""
+
+    def __init__(self, slope: float) -> None:
+        super().__init__()
+        self.weight, self.slope = nn.Parameter(torch.zeros(1)), slope
+
+    def forward(self, n: int) -> Tensor:
+        value = self.weight.abs().sqrt() if self.slope == INF else self.slope * self.weight
+        return value.expand(n)
+
+
+@pytest.mark.parametrize("slope", [INF, 1e20])
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize(("structure", "kind"), SETTINGS, ids=members.name)
+def test_gradients_that_overflow_are_refused_at_any_batch_size(
+    structure: covariance.Covariance, kind: evolution.Evolution, n: int, slope: float
+) -> None:
+    model = Steep(slope)
+    optimizer = Kova(model, 1.0, structure, kind)
+    before = snapshot(model, optimizer)
+    with pytest.raises(NonFiniteBatch):
+        optimizer.step(lambda: model(n), torch.ones(n))
+    assert unchanged(before, snapshot(model, optimizer))
+
+
+def test_a_refused_batch_does_not_reset_a_covariance_that_has_wound_up() -> None:
+    model = nn.Linear(2, 1, bias=False)
+    optimizer = Kova(model, 1.0, covariance.Full(), evolution.FadingMemory(0.5, "reset"))
+    x = torch.tensor([[1.0, 0.0]])
+    while optimizer.step(lambda: model(x)[:, 0], torch.ones(1)).variance_max < 4e5:
+        pass
+    optimizer.step(lambda: model(x)[:, 0], torch.ones(1))
+    before = snapshot(model, optimizer)
+    with pytest.raises(NonFiniteBatch):
+        optimizer.step(lambda: model(1e20 * x)[:, 0], torch.ones(1))
+    assert unchanged(before, snapshot(model, optimizer))
+    assert optimizer.step(lambda: model(x)[:, 0], torch.ones(1)).variance_max < 10, "now it starts again"
+
+
+def test_correlated_noise_that_is_nearly_singular_costs_nothing() -> None:
+    model = members.critic(dtype=torch.float32)
+    noise = torch.ones(16, 16) + 1e-6 * torch.eye(16)
+    for kind in (evolution.PriorAnchored(1e-3), evolution.DirectionalForgetting(0.01)):
+        optimizer = Kova(model, 1.0, covariance.Full(), kind, observation.Correlated())
+        for _ in range(400):
+            x = torch.randn(16, 3)
+            optimizer.step(lambda x=x: model(x)[:, 0], x[:, 0], covariance=noise)
+        (memory,) = optimizer.state.values()
+        values = torch.linalg.eigvalsh(memory["covariance"]["0"][0].double())
+        assert 0 < values[0] < values[-1] <= 1.0 + 1e-4
 
 
 def test_an_lr_out_of_range_in_the_group_is_refused_at_the_step() -> None:

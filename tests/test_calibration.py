@@ -88,6 +88,34 @@ def test_rewards_a_thousand_times_larger_have_error_bars_a_thousand_times_larger
     torch.testing.assert_close(std(1000.0), 1000.0 * std(1.0), rtol=1e-9, atol=0.0)
 
 
+@pytest.mark.parametrize("c", [0.5, 1.0, 1.5, 3.0])
+def test_robusts_scale_is_that_of_the_noise_without_its_outliers(c: float) -> None:
+    noise = observation.Robust(c)
+    memory = noise.init(torch.zeros(0))
+    noise.observe(memory, torch.zeros(8), torch.zeros(8))  # a first batch without any innovation
+    for t in range(3_000):
+        innovation = (2.0 if t < 1_500 else 0.5) * torch.randn(16)
+        if t % 2:
+            innovation[0] = 1e3
+        noise.observe(memory, innovation, torch.zeros(16))
+        if t == 1_499:
+            assert 2.0 < float(memory["variance"].sqrt()) < 2.6
+    assert 0.5 < float(memory["variance"].sqrt()) < 0.65
+
+
+def test_robust_protects_a_learned_noise() -> None:
+    model, noise = nn.Linear(3, 1).double(), observation.Robust(3.0, base=observation.Adaptive())
+    optimizer = Kova(model, 1.0, covariance.Full(), evolution.Stationary(), noise)
+    for _ in range(2_000):
+        x = torch.randn(32, 3).double()
+        y = x.sum(1) + 0.1 * torch.randn(32).double()
+        y[torch.rand(32) < 0.02] += 100.0
+        optimizer.step(lambda x=x: model(x).squeeze(-1), y)
+    (memory,) = optimizer.state.values()
+    assert 0.005 < float(memory["observation"]["base"]["variance"]) < 0.05
+    torch.testing.assert_close(model.weight, torch.ones(1, 3).double(), atol=0.02, rtol=0)
+
+
 def test_uncertainty_falls_where_there_is_data_and_not_elsewhere() -> None:
     model = members.critic(inputs=1, width=32, dtype=torch.float32)
     optimizer = Kova(model, covariance=covariance.LowRank(64), evolution=evolution.Leakage(1e-3))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -70,29 +71,53 @@ def test_linear_model_gives_the_bayesian_regression_posterior(batches: list[int]
     torch.testing.assert_close(matrix_of(optimizer), expected, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("noise", [observation.PerSample(), observation.Correlated()], ids=members.name)
 @pytest.mark.parametrize("lr", [1.0, 0.3])
 @pytest.mark.parametrize("kind", FIXED, ids=members.name)
 @pytest.mark.parametrize("structure", DENSE, ids=members.name)
 def test_blocks_follow_a_masked_dense_filter(
-    structure: covariance.Covariance, kind: evolution.Evolution, lr: float
+    structure: covariance.Covariance, kind: evolution.Evolution, lr: float, noise: observation.Observation
 ) -> None:
     model = members.critic()
     prior = {"0": 0.5, "2": 2.0, "4": 1.0}
     structure = type(structure)(prior)
-    optimizer = Kova(model, lr, structure, kind, observation.PerSample())
+    optimizer = Kova(model, lr, structure, kind, noise)
     P0 = torch.cat([torch.full((p.numel(),), prior[n.split(".")[0]]) for n, p in model.named_parameters()])
     oracle = DenseFilter(P0.double().diag(), kind, mask_of(structure, model))
     for n in (5, 1, 9, 4, 4, 6):
-        x, y, variance = torch.randn(n, 3).double(), torch.randn(n).double(), torch.rand(n).double() + 0.2
+        x, y = torch.randn(n, 3).double(), torch.randn(n).double()
+        inputs = members.noise_inputs(noise, x)
         H = jacobian(model, lambda x=x: predictions(model, x))
-        expected = flat(model) + oracle.step(H, y - predictions(model, x).detach(), variance.diag(), lr)
-        info = optimizer.step(lambda x=x: predictions(model, x), y, variance=variance)
+        innovation = y - predictions(model, x).detach()
+        R = noise.covariance({}, innovation, inputs)
+        expected = flat(model) + oracle.step(H, innovation, R if R.ndim == 2 else R.diag(), lr)
+        info = optimizer.step(lambda x=x: predictions(model, x), y, **inputs)
         torch.testing.assert_close(flat(model), expected, rtol=1e-9, atol=1e-9)
         assert info.nis == pytest.approx(oracle.nis, rel=1e-9)
     if optimizer.posterior(lambda: predictions(model, x)).tracked:
         torch.testing.assert_close(matrix_of(optimizer), oracle.P, rtol=1e-9, atol=1e-9)
         assert info.variance_max == pytest.approx(float(oracle.P.diagonal().max()))
         assert info.variance_mean == pytest.approx(float(oracle.P.diagonal().mean()))
+
+
+@pytest.mark.parametrize("kind", [evolution.Stationary(), evolution.Leakage(0.001)], ids=members.name)
+@pytest.mark.parametrize("structure", [*DENSE, covariance.LowRank(80)], ids=members.name)
+def test_float32_has_float64s_error_bars_after_thousands_of_updates(
+    structure: covariance.Covariance, kind: evolution.Evolution
+) -> None:
+    """What keeps a stored P positive definite must not blow up its variances."""
+    states = torch.randn(4, 3)
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        model = members.critic(dtype=torch.float64)
+        optimizer = Kova(model, 1.0, replace(structure, dtype=dtype), kind, observation.PerSample())
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(3_000):
+            x = torch.randn(8, 3, generator=generator).double()
+            y = x[:, 0].sin() + 0.3 * torch.randn(8, generator=generator).double()
+            optimizer.step(lambda x=x, m=model: predictions(m, x), y, variance=torch.full((8,), 0.09))
+        found.append(optimizer.posterior(lambda m=model: predictions(m, states.double())).std)
+    assert (found[0] / found[1] - 1).abs().max() < 0.4
 
 
 @pytest.mark.parametrize("noise", members.OBSERVATIONS[:6], ids=members.name)

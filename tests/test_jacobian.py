@@ -181,6 +181,79 @@ def test_a_closure_that_mixes_rows_falls_back_with_one_warning(name: str) -> Non
         of(predict, torch.float64)
 
 
+@pytest.mark.parametrize("name", ["permuted", "two rows swapped", "mixed"])
+def test_another_closure_of_the_same_size_is_right_too(name: str) -> None:
+    model = members.critic()
+    x = torch.randn(5, 3).double()
+    optimizer = Kova(model, covariance=covariance.Full(), evolution=evolution.Stationary())
+    optimizer.step(lambda: model(x).squeeze(-1), x[:, 0])
+    plain = optimizer.posterior(lambda: model(x).squeeze(-1))
+    predict = mixing(model, x)[name]
+    found = optimizer.posterior(predict)
+    H = jacobian(model, predict)
+    weights = optimizer.posterior(lambda: torch.cat([p.flatten() for p in model.parameters()])).covariance
+    torch.testing.assert_close(found.covariance, H.T @ weights @ H, rtol=1e-8, atol=1e-12)
+    assert not torch.allclose(found.std, plain.std)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.step(lambda: model(x).squeeze(-1), x[:, 0])
+    assert optimizer._jacobian._may_be_fast
+
+
+def test_a_head_that_starts_at_zero_does_not_hide_what_lies_behind_it() -> None:
+    norm = nn.BatchNorm1d(6, affine=False).double()
+    body, head = nn.Linear(3, 6).double(), nn.Linear(6, 1).double()
+    nn.init.zeros_(head.weight)
+    model = nn.Sequential(body, norm, head)
+    parameters = Parameters(model, 1.0)
+    of = JacobianOf(model, parameters)
+    x = torch.randn(5, 3).double()
+    with torch.no_grad():
+        of(lambda: model(x).squeeze(-1), torch.float64)  # all agrees, but nothing reached the body
+        nn.init.normal_(head.weight)
+    with pytest.warns(UserWarning, match="falling back"), torch.no_grad():
+        _, found = of(lambda: model(x).squeeze(-1), torch.float64)
+    assert isinstance(found, DenseJacobian)
+
+
+def test_a_forward_that_the_user_replaced_is_used_and_left_in_place() -> None:
+    model = nn.Linear(3, 1).double()
+    optimizer = Kova(model)
+
+    def doubled(x: Tensor) -> Tensor:
+        return 2 * nn.Linear.forward(model, x)
+
+    model.forward = doubled  # type: ignore[method-assign]
+    x = torch.randn(4, 3).double()
+    belief = optimizer.posterior(lambda: model(x).squeeze(-1))
+    torch.testing.assert_close(belief.mean, doubled(x).squeeze(-1).detach())
+    torch.testing.assert_close(belief.std, 2 * (x.square().sum(1) + 1).sqrt())
+    assert model.forward is doubled
+
+
+def test_a_closure_that_asks_for_the_posterior_itself() -> None:
+    model = members.critic()
+    optimizer = Kova(model)
+    x = torch.randn(4, 3).double()
+
+    def predict() -> Tensor:
+        optimizer.posterior(lambda: model(x).squeeze(-1))
+        return model(x).squeeze(-1)
+
+    optimizer.step(predict, x[:, 0])
+    assert all("forward" not in m.__dict__ for m in model.modules())
+
+
+def test_gradients_that_can_not_be_batched_are_taken_one_by_one() -> None:
+    model = nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Linear(3, 1))
+    optimizer = Kova(model, covariance=covariance.LowRank(prior=covariance.FanIn(1.0)))
+    states = torch.tensor([0, 1, 1, 4])
+    before = model[0].weight.detach().clone()
+    optimizer.step(lambda: model(states).squeeze(-1), torch.ones(4))
+    changed = (model[0].weight != before).any(1).tolist()
+    assert changed == [True, True, False, False, True]
+
+
 def test_a_critic_called_twice_in_the_closure_is_right() -> None:
     """As in KTD's V(s) - gamma V(s')."""
     model = members.critic()

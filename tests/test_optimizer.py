@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 
 import pytest
@@ -203,6 +204,104 @@ def test_unnormalised_inputs_warn_once_and_say_what_to_do() -> None:
         Kova(critic, covariance=covariance.LowRank(prior=1e-4)).step(
             lambda: critic(1e3 * X).squeeze(-1), X[:, 0]
         )
+
+
+@pytest.mark.filterwarnings("ignore:.*lazy.*:UserWarning")
+@pytest.mark.parametrize("structure", members.STRUCTURES, ids=members.name)
+def test_autocast_reaches_the_critic_and_not_the_filter(structure: covariance.Covariance) -> None:
+    seen = []
+    critic = members.critic(dtype=torch.float32)
+    critic[0].register_forward_hook(lambda m, args, out: seen.append(out.dtype))
+    optimizer = Kova(critic, covariance=structure, evolution=evolution.Stationary())
+    with torch.autocast("cpu", torch.bfloat16):
+        for _ in range(20):
+            info = optimizer.step(lambda: critic(X).squeeze(-1), X[:, 0])
+        belief = optimizer.posterior(lambda: critic(X).squeeze(-1))
+    assert set(seen) == {torch.bfloat16}
+    assert info.loss < 0.1
+    assert (belief.std > 0).all()
+
+
+def test_half_precision_weights_with_a_float32_filter() -> None:
+    critic = members.critic(dtype=torch.bfloat16)
+    optimizer = Kova(critic, covariance=covariance.LowRank(dtype=torch.float32))
+    x = X.bfloat16()
+    losses = [optimizer.step(lambda: critic(x).squeeze(-1), x[:, 0]).loss for _ in range(30)]
+    assert losses[-1] < 0.2 * losses[0]
+    assert optimizer.posterior(lambda: critic(x).squeeze(-1)).std.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("structure", members.STRUCTURES, ids=members.name)
+def test_a_module_that_is_made_double_later_keeps_its_filter(structure: covariance.Covariance) -> None:
+    critic = members.critic(dtype=torch.float32)
+    optimizer = Kova(critic, covariance=structure, evolution=evolution.Stationary())
+    optimizer.step(lambda: critic(X).squeeze(-1), X[:, 0])
+    critic.double()
+    for _ in range(10):
+        info = optimizer.step(lambda: critic(X.double()).squeeze(-1), X[:, 0])
+    assert info.loss < 0.1
+    assert optimizer.posterior(lambda: critic(X.double()).squeeze(-1)).std.dtype == torch.float64
+
+
+def test_built_and_loaded_in_inference_mode() -> None:
+    critic = members.critic(dtype=torch.float32)
+    with torch.inference_mode():
+        optimizer = Kova(critic)
+        optimizer.load_state_dict(optimizer.state_dict())
+    optimizer.step(lambda: critic(X).squeeze(-1), X[:, 0])
+    with torch.inference_mode(), pytest.raises(KovaError, match="inference_mode"):
+        optimizer.step(lambda: critic(X).squeeze(-1), X[:, 0])
+
+
+def test_a_default_device_of_the_user_does_not_matter() -> None:
+    critic = members.critic(dtype=torch.float32)
+    optimizer = Kova(critic)
+    with torch.device("meta"):
+        optimizer.step(lambda: critic(X).squeeze(-1), X[:, 0])
+        optimizer.posterior(lambda: critic(X).squeeze(-1))
+
+
+def test_state_dict_hooks_of_pytorch_run() -> None:
+    seen: list[str] = []
+    optimizer = Kova(members.critic())
+    optimizer.register_state_dict_pre_hook(lambda o: seen.append("pre"))
+    optimizer.register_state_dict_post_hook(lambda o, state: seen.append("post"))
+    optimizer.register_load_state_dict_pre_hook(lambda o, state: seen.append("load"))
+    optimizer.register_load_state_dict_post_hook(lambda o: seen.append("loaded"))
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert seen == ["pre", "post", "load", "loaded"]
+
+
+def test_optimizers_and_beliefs_can_be_pickled() -> None:
+    critic = members.critic(dtype=torch.float32)
+    optimizer = Kova(critic)
+    optimizer.step(lambda: critic(X).squeeze(-1), X[:, 0])
+    belief = optimizer.posterior(lambda: critic(X).squeeze(-1))
+    assert torch.equal(pickle.loads(pickle.dumps(belief)).covariance, belief.covariance)
+    twin = pickle.loads(pickle.dumps(optimizer))
+    twin.step(lambda: twin.module(X).squeeze(-1), X[:, 0])
+    optimizer.step(lambda: critic(X).squeeze(-1), X[:, 0])
+    assert all(torch.equal(a, b) for a, b in zip(critic.parameters(), twin.module.parameters(), strict=True))
+
+
+def test_strategies_can_be_imported_by_name() -> None:
+    from kova_rl.covariance import LowRank
+    from kova_rl.evolution import Leakage
+    from kova_rl.observation import BatchSize
+
+    assert (LowRank, Leakage, BatchSize) == (covariance.LowRank, evolution.Leakage, observation.BatchSize)
+
+
+def test_an_evolution_of_ones_own() -> None:
+    class Mine(evolution.Evolution):
+        def step(self, *args):  # type: ignore[no-untyped-def]
+            return evolution.Stationary().step(*args)
+
+    critic = members.critic(dtype=torch.float32)
+    with pytest.raises(ValueError, match=r"Mine must say by its leak\(\)"):
+        Kova(critic, evolution=Mine())
+    optimizer = Kova(critic, covariance=covariance.Full(), evolution=Mine())
+    optimizer.step(lambda: critic(X).squeeze(-1), X[:, 0])
 
 
 def test_one_group_only() -> None:

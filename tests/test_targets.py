@@ -285,3 +285,10 @@ def test_a_bad_k_or_flag_is_refused() -> None:
             k_step(data, 0.9, k)  # type: ignore[arg-type]
     with pytest.raises(InvalidBatch, match="truncated must be boolean, or 0 and 1"):
         k_step(data | {"truncated": tensor(0, 0.5, 0, 1)}, 0.9, 1)
+
+
+def test_soft_value_takes_a_coefficient_that_is_tuned() -> None:
+    coefficient = torch.tensor(0.5, requires_grad=True)
+    found = targets.soft_value(torch.tensor([1.0]), torch.tensor([-2.0]), coefficient)
+    assert found.tolist() == [2.0]
+    assert not found.requires_grad

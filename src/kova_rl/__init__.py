@@ -1,5 +1,6 @@
 """kova-rl: value functions with error bars for deep reinforcement learning."""
 
+from kova_rl import covariance, evolution, observation
 from kova_rl.errors import (
     CovarianceWindup,
     InvalidBatch,
@@ -9,7 +10,6 @@ from kova_rl.errors import (
     NotPositiveDefinite,
     StateMismatch,
 )
-from kova_rl.filter import covariance, evolution, observation
 from kova_rl.info import StepInfo
 from kova_rl.optimizer import Kova
 from kova_rl.posterior import Belief, Calibration, calibration

@@ -59,11 +59,11 @@ def check_noise_inputs(observation: Observation, given: Mapping[str, Tensor]) ->
 def warn_if_unnormalised(prior_variance: Tensor) -> None:
     """Warn, given ``h'P_0 h`` of the first batch, if it is far above the noise of the paper's filter."""
     mean, n = float(prior_variance.mean()), len(prior_variance)
-    if mean > UNNORMALISED * n:
+    if UNNORMALISED * n < mean < math.inf:
         warnings.warn(
             f"the prior's variance of the first predictions, h'P_0 h, is {mean:.3g}, above 100 N = "
             f"{UNNORMALISED * n:.3g}: the first steps will be bold. Normalise the inputs of the critic "
             "(as VecNormalize does), or lower the prior: covariance.FanIn(), or a prior of about "
             f"{n / mean:.1g} in place of 1.",
-            stacklevel=5,
+            stacklevel=6,
         )

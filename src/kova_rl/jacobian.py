@@ -20,7 +20,8 @@ Calls = list[tuple[nn.Module, Tensor, GradientEdge | None]]
 
 CHUNK_ELEMENTS = 1 << 24
 """Gradients that the general path holds at a time, beside the Jacobian itself."""
-TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
+ROUNDING = 1e3
+"""Units in the last place by which the two paths may differ."""
 
 
 class JacobianOf:
@@ -28,8 +29,9 @@ class JacobianOf:
 
     *Fast path*: every trainable parameter belongs to an ``nn.Linear`` that the closure calls exactly
     once, on N rows. One backward of the sum of the predictions gives each layer's b. It would be
-    silently wrong if the closure mixed or permuted rows, or tied weights, so on the first batch
-    of each shape one random combination of the rows is compared with plain autograd.
+    silently wrong if the closure mixed or permuted rows, or tied weights, so one random combination of the
+    rows is compared with plain autograd: at calls 1, 2, 4, 8 ... of each batch size, and always for a closure
+    that is used once.
 
     *General path*: batched ``torch.autograd.grad``, in chunks, for any module.
     """
@@ -37,11 +39,13 @@ class JacobianOf:
     def __init__(self, module: nn.Module, parameters: Parameters) -> None:
         self.parameters = parameters
         self._linears = linears_of(module, parameters)
+        self._module = module
         self._may_be_fast = bool(self._linears)
-        self._checked: set[int] = set()
+        self._calls: dict[tuple[int, bool], int] = {}
 
-    def __call__(self, predict: Predict, dtype: torch.dtype) -> tuple[Tensor, Jacobian]:
-        if self._may_be_fast and all(p.requires_grad for p in self.parameters.tensors):
+    def __call__(self, predict: Predict, dtype: torch.dtype, once: bool = False) -> tuple[Tensor, Jacobian]:
+        """Predictions, detached, and their Jacobian in ``dtype``; ``once`` is a closure of its own."""
+        if self._can_record():
             predictions, calls = self._recorded(predict)
             layers = self._layers(calls, len(predictions))
         else:
@@ -49,14 +53,37 @@ class JacobianOf:
                 predictions, layers = _checked(predict()), None
         if layers is None:
             return predictions.detach(), self._general(predictions, dtype)
-        check = len(predictions) not in self._checked
+        key = (len(predictions), self._module.training)
+        count = self._calls.get(key, 0) + 1
+        check = once or count & (count - 1) == 0
         jacobian = self._fast(predictions, layers, dtype, keep_graph=check)
         if check:
-            if not self._agrees(predictions, jacobian):
-                self._may_be_fast = False
+            agree, conclusive = self._compare(predictions, jacobian)
+            if not agree:
+                if not once:
+                    self._give_up()
                 return predictions.detach(), self._general(predictions, dtype)
-            self._checked.add(len(predictions))
+            count = count if conclusive else 0  # a layer without a gradient could hide anything
+        if not once:
+            self._calls[key] = count
         return predictions.detach(), jacobian
+
+    def _give_up(self) -> None:
+        self._may_be_fast = False
+        warnings.warn(
+            "Kova's one-backward Jacobian does not hold for this closure (it mixes or permutes rows, as "
+            "BatchNorm in training mode does, or uses a weight twice): falling back to one "
+            "backward a sample, which is right but slower.",
+            stacklevel=6,
+        )
+
+    def _can_record(self) -> bool:
+        """Whether the fast path may be tried: nothing frozen meanwhile, no forward that someone replaced."""
+        return (
+            self._may_be_fast
+            and all(p.requires_grad for p in self.parameters.tensors)
+            and not any("forward" in linear.module.__dict__ for linear in self._linears)
+        )
 
     def _recorded(self, predict: Predict) -> tuple[Tensor, Calls]:
         """Call ``predict`` and note the input and the gradient edge of every Linear's call.
@@ -114,10 +141,13 @@ class JacobianOf:
             made.append(Layer(linear, a.detach().to(dtype), b.to(dtype)))
         return LinearJacobian(made, len(self.parameters))
 
-    def _agrees(self, predictions: Tensor, jacobian: LinearJacobian) -> bool:
-        """Compare a random combination of all rows with autograd: it sees any mixing of rows."""
-        generator = torch.Generator().manual_seed(0)
-        weights = torch.randn(len(predictions), generator=generator).to(predictions)
+    def _compare(self, predictions: Tensor, jacobian: LinearJacobian) -> tuple[bool, bool]:
+        """Compare a random combination of all rows with autograd: it sees any mixing of rows.
+
+        Returns whether the two agree, and whether every layer had a gradient to compare.
+        """
+        generator = torch.Generator("cpu").manual_seed(0)
+        weights = torch.randn(len(predictions), generator=generator, device="cpu").to(predictions)
         gradients = torch.autograd.grad(
             predictions, self.parameters.tensors, weights, retain_graph=True, materialize_grads=True
         )
@@ -126,15 +156,11 @@ class JacobianOf:
         self.parameters.scatter(keyed, expected)
         got = jacobian.times(weights.to(expected))
         scale = expected.norm()
-        if not torch.isfinite(scale) or (expected[:, 0] - got).norm() <= TOLERANCE[predictions.dtype] * scale:
-            return True  # Gradients that are not finite are refused by the filter, with their sample.
-        warnings.warn(
-            "Kova's one-backward Jacobian does not hold for this closure (it mixes or permutes rows, as "
-            "BatchNorm in training mode does, or uses a weight twice): falling back to one "
-            "backward a sample, which is right but slower.",
-            stacklevel=5,
-        )
-        return False
+        conclusive = all(bool(g.count_nonzero()) for g in gradients)
+        eps = max(torch.finfo(dtype).eps for dtype in (predictions.dtype, expected.dtype))
+        close = (expected[:, 0] - got).norm() <= ROUNDING * eps * scale
+        # What is not finite is refused by the filter, with its sample.
+        return bool(close) or not torch.isfinite(scale), conclusive
 
     def _general(self, predictions: Tensor, dtype: torch.dtype) -> DenseJacobian:
         n, tensors = len(predictions), [p for p in self.parameters.tensors if p.requires_grad]
@@ -144,33 +170,63 @@ class JacobianOf:
             stop = min(n, start + rows)
             selector = torch.zeros(stop - start, n, dtype=predictions.dtype, device=predictions.device)
             selector[:, start:stop].fill_diagonal_(1.0)
-            gradients = torch.autograd.grad(
-                predictions,
-                tensors,
-                selector,
-                is_grads_batched=True,
-                retain_graph=stop < n,
-                allow_unused=True,
-            )
+            gradients = _batched_gradients(predictions, tensors, selector)
             keyed = {id(p): g for p, g in zip(tensors, gradients, strict=True) if g is not None}
             self.parameters.scatter(keyed, out[:, start:stop])
         return DenseJacobian(out)
+
+
+def _batched_gradients(
+    predictions: Tensor, tensors: list[nn.Parameter], selector: Tensor
+) -> list[Tensor | None]:
+    """Gradients of each selected prediction, stacked; one by one for what can't be batched."""
+    try:
+        return list(
+            torch.autograd.grad(
+                predictions, tensors, selector, is_grads_batched=True, retain_graph=True, allow_unused=True
+            )
+        )
+    except (RuntimeError, NotImplementedError):
+        each = [
+            torch.autograd.grad(predictions, tensors, row, retain_graph=True, allow_unused=True)
+            for row in selector
+        ]
+    stacked: list[Tensor | None] = []
+    for column in zip(*each, strict=True):
+        dense = [g.to_dense() for g in column if g is not None]
+        stacked.append(torch.stack(dense) if dense else None)
+    return stacked
+
+
+def keeping_autocast(predict: Predict, device: str) -> Predict:
+    """The closure under the autocast of now, for a caller that is about to leave it.
+
+    Without autocast's cache of the weights, which would hide their last update from the critic.
+    """
+    dtype = torch.get_autocast_dtype(device)
+
+    def run() -> Tensor:
+        with torch.autocast(device, dtype=dtype, cache_enabled=False):
+            return predict()
+
+    return run
 
 
 def _checked(predictions: object) -> Tensor:
     if not isinstance(predictions, Tensor):
         raise InvalidBatch(f"predict() must return a tensor, got {type(predictions).__name__}")
     if predictions.ndim != 1:
-        hint = ": use .squeeze(-1)" if predictions.ndim == 2 and predictions.shape[1] == 1 else ""
+        single = predictions.numel() == len(predictions) if predictions.ndim else True
+        hint = "use .squeeze(-1)" if single else "pick one output a sample, as with .gather(1, actions)"
         raise InvalidBatch(
             f"predict() must return one prediction a sample, shape (N,), got shape "
-            f"{tuple(predictions.shape)}{hint or ': pick one output a sample, as with .gather(1, actions)'}"
+            f"{tuple(predictions.shape)}: {hint}"
         )
     if len(predictions) == 0:
         raise InvalidBatch("predict() returned an empty batch: at least one sample is needed")
     if not predictions.requires_grad:
         raise InvalidBatch(
             "predict() returned predictions without a gradient: call the module inside predict(), not "
-            "before it, and without torch.no_grad() or .detach()"
+            "before it, and without torch.no_grad(), torch.inference_mode() or .detach()"
         )
     return predictions

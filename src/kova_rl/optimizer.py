@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,9 +20,9 @@ from kova_rl.filter.evidence import Evidence, Noise, Workspace
 from kova_rl.filter.evolution import Evolution, Leakage
 from kova_rl.filter.observation import BatchSize, Observation
 from kova_rl.info import StepInfo
-from kova_rl.jacobian import JacobianOf, Predict
+from kova_rl.jacobian import JacobianOf, Predict, keeping_autocast
 from kova_rl.parameters import Parameters
-from kova_rl.posterior import Belief
+from kova_rl.posterior import Belief, joint_covariance
 from kova_rl.state import moved, pack, unpack
 
 SCALE_DECAY = 0.99
@@ -77,7 +78,7 @@ class Kova(torch.optim.Optimizer):
 
     _OURS = (
         *("module", "covariance", "evolution", "observation"),
-        *("_structure", "_parameters", "_jacobian", "_workspace", "_sampling", "_device"),
+        *("_structure", "_parameters", "_jacobian", "_workspace", "_sampling", "_device", "_dtype"),
     )
 
     def __init__(
@@ -99,28 +100,26 @@ class Kova(torch.optim.Optimizer):
         _check_kind("observation", observation, Observation)
         parameters = Parameters(module, covariance.prior)
         check_pair(covariance, evolution, parameters.segments)
-        super().__init__([{"params": parameters.tensors}], {"lr": lr})
-        self.module, self.covariance, self.evolution, self.observation = (
-            module,
-            covariance,
-            evolution,
-            observation,
-        )
+        super().__init__([{"params": parameters.tensors}], {"lr": float(lr)})
+        self.module, self.covariance = module, covariance
+        self.evolution, self.observation = evolution, observation
         self._parameters = parameters
+        self._dtype = _filter_dtype(covariance, parameters)
         self._jacobian = JacobianOf(module, parameters)
         self._structure = evolution.applied_to(covariance)
         self._workspace = Workspace()
         self._sampling = False
-        like = self._like()
-        self._device = like.device
-        self.state[parameters.tensors[0]] = {
-            "step": 0,
-            "jitters": 0,
-            "nis": 0.0,
-            "covariance": self._structure.init(parameters.segments, like),
-            "evolution": evolution.init(like),
-            "observation": observation.init(like),
-        }
+        with torch.inference_mode(False):  # what is kept must be writable later
+            like = self._like()
+            self._device = like.device
+            self.state[parameters.tensors[0]] = {
+                "step": 0,
+                "jitters": 0,
+                "nis": 0.0,
+                "covariance": self._structure.init(parameters.segments, like),
+                "evolution": evolution.init(like),
+                "observation": observation.init(like),
+            }
 
     # ------------------------------------------------------------------ learning
 
@@ -145,19 +144,24 @@ class Kova(torch.optim.Optimizer):
 
         Whatever it raises, neither the weights nor the covariance have changed.
         """
-        if self._sampling:
-            raise KovaError("step() inside sampled(): leave the block first, its weights are only a draw")
+        kind = self._parameters.tensors[0].device.type
+        if torch.is_autocast_enabled(kind):
+            predict = keeping_autocast(predict, kind)
+            with torch.autocast(kind, enabled=False):
+                return self._step(predict, targets, noise_inputs)
+        return self._step(predict, targets, noise_inputs)
+
+    def _step(self, predict: Predict, targets: Tensor, noise_inputs: dict[str, Tensor]) -> StepInfo:
+        self._refuse_inside_sampled("step()")
         memory = self._memory()
         lr = float(self.param_groups[0]["lr"])
         if not 0.0 <= lr <= 1.0:
             check_lr(lr, allow_zero=True)
         check_noise_inputs(self.observation, noise_inputs)
 
-        predictions, jacobian = self._jacobian(predict, self._dtype())
-        innovation = innovation_of(targets, predictions, self._dtype(), memory["step"])
+        predictions, jacobian = self._jacobian(predict, self._dtype)
+        innovation = innovation_of(targets, predictions, self._dtype, memory["step"])
         noise = Noise(self.observation.covariance(memory["observation"], innovation, noise_inputs))
-        if memory["step"] == 0:
-            warn_if_unnormalised(jacobian.gram().diagonal())
         evidence = Evidence(jacobian, innovation, noise, memory["step"], self._workspace)
         update = self._structure.step(memory["covariance"], self.evolution, memory["evolution"], evidence, lr)
         nis = update.nis
@@ -167,6 +171,8 @@ class Kova(torch.optim.Optimizer):
                 "was changed. Normalise the inputs and the targets of the critic."
             )
 
+        if memory["step"] == 0:
+            warn_if_unnormalised(jacobian.gram().diagonal())
         if self.observation.learns:
             self.observation.observe(memory["observation"], innovation, update.predicted_variance())
         update.commit()
@@ -191,17 +197,18 @@ class Kova(torch.optim.Optimizer):
             noise. The unit-free observation noises have their spread scaled to the unit of the targets, by
             the running mean of the normalised innovation squared.
         """
+        self._refuse_inside_sampled("posterior()")
         memory = self._memory()
-        predictions, jacobian = self._jacobian(predict, self._dtype())
-        left, right = self._structure.halves(memory["covariance"], jacobian.dense())
-        scale = self._unit(memory)
-        variance = (left * right).sum(0).clamp_(min=0.0) * scale
-
-        def joint() -> Tensor:
-            product = left.T @ right
-            return product.add(product.T).mul_(0.5 * scale).to(predictions.dtype)
-
-        return Belief(predictions, variance.sqrt().to(predictions.dtype), joint, self._structure.tracked)
+        kind = self._device.type
+        if torch.is_autocast_enabled(kind):
+            predict = keeping_autocast(predict, kind)
+        with torch.autocast(kind, enabled=False):
+            predictions, jacobian = self._jacobian(predict, self._dtype, once=True)
+            left, right = self._structure.halves(memory["covariance"], jacobian.dense())
+            scale = self._unit(memory)
+            std = (left * right).sum(0).clamp_(min=0.0).mul_(scale).sqrt_().to(predictions.dtype)
+        joint = partial(joint_covariance, left, right, scale, predictions.dtype)
+        return Belief(predictions, std, joint, self._structure.tracked)
 
     @contextmanager
     def sampled(self, generator: torch.Generator | None = None) -> Iterator[None]:
@@ -215,8 +222,7 @@ class Kova(torch.optim.Optimizer):
             >>> with optimizer.sampled(torch.Generator().manual_seed(0)):
             ...     q = critic(torch.ones(1, 2))
         """
-        if self._sampling:
-            raise KovaError("sampled() inside sampled(): leave the outer block first")
+        self._refuse_inside_sampled("sampled()")
         if not self._structure.tracked:
             raise KovaError(
                 f"{type(self.evolution).__name__} keeps no posterior to draw weights from: use a tracked "
@@ -229,7 +235,7 @@ class Kova(torch.optim.Optimizer):
             normal = torch.randn(
                 len(self._parameters),
                 generator=generator,
-                dtype=self._dtype(),
+                dtype=self._dtype,
                 device=generator.device if generator is not None else tensors[0].device,
             ).to(tensors[0].device)
             draw = self._structure.draw(memory["covariance"], normal)
@@ -242,6 +248,10 @@ class Kova(torch.optim.Optimizer):
             with torch.no_grad():
                 for p, value in zip(tensors, kept, strict=True):
                     p.copy_(value)
+
+    def _refuse_inside_sampled(self, what: str) -> None:
+        if self._sampling:
+            raise KovaError(f"{what} inside sampled(): leave the block first, its weights are only a draw")
 
     def variances(self) -> Tensor:
         """Variance of each weight, of length d, neuron by neuron, in the order of the filter."""
@@ -262,15 +272,6 @@ class Kova(torch.optim.Optimizer):
 
     # ------------------------------------------------------------------ state
 
-    def _dtype(self) -> torch.dtype:
-        dtype = self.covariance.dtype or self._parameters.tensors[0].dtype
-        if dtype not in FLOATS:
-            raise ValueError(
-                f"the weights are {dtype}, which the filter can't compute in: pass "
-                "dtype=torch.float32 to the covariance"
-            )
-        return dtype
-
     def _memory(self) -> dict[str, Any]:
         """The filter's state, kept on the first parameter, on the device of the weights."""
         first = self._parameters.tensors[0]
@@ -282,7 +283,7 @@ class Kova(torch.optim.Optimizer):
 
     def _like(self) -> Tensor:
         """An empty tensor with the filter's dtype, on the device of the weights."""
-        return self._parameters.tensors[0].new_empty(0, dtype=self._dtype())
+        return self._parameters.tensors[0].new_empty(0, dtype=self._dtype)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if self.param_groups:
@@ -291,7 +292,12 @@ class Kova(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of everything that the filter remembers: tensors, numbers and strings only."""
-        return pack(self._memory(), self.param_groups[0], self._parameters, self._structure)
+        for before in self._optimizer_state_dict_pre_hooks.values():
+            before(self)
+        state = pack(self._memory(), self.param_groups[0], self._parameters, self._structure)
+        for after in self._optimizer_state_dict_post_hooks.values():
+            state = after(self, state) or state
+        return state
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -300,9 +306,14 @@ class Kova(torch.optim.Optimizer):
         Raises:
             StateMismatch: The state is of another architecture, structure, noise, prior or dtype.
         """
-        memory, group = unpack(state_dict, self._memory(), self._parameters, self._structure)
+        for before in self._optimizer_load_state_dict_pre_hooks.values():
+            state_dict = before(self, state_dict) or state_dict
+        with torch.inference_mode(False):
+            memory, group = unpack(state_dict, self._memory(), self._parameters, self._structure)
         self.state[self._parameters.tensors[0]] = memory
         self.param_groups[0].update(group)
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), **{name: self.__dict__[name] for name in self._OURS}}
@@ -313,6 +324,17 @@ class Kova(torch.optim.Optimizer):
             f"lr={self.param_groups[0]['lr']}, covariance={self.covariance}, "
             f"evolution={self.evolution}, observation={self.observation})"
         )
+
+
+def _filter_dtype(covariance: Covariance, parameters: Parameters) -> torch.dtype:
+    """The dtype that the filter computes in; it stays so if the module's changes."""
+    dtype = covariance.dtype or parameters.tensors[0].dtype
+    if dtype not in FLOATS:
+        raise ValueError(
+            f"the weights are {dtype}, which the filter can't compute in: pass "
+            "dtype=torch.float32 to the covariance"
+        )
+    return dtype
 
 
 def _check_kind(name: str, value: object, kind: type) -> None:

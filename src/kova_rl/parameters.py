@@ -83,7 +83,8 @@ class Parameters:
         """Add a whitened ``change`` to the parameters, but for those that were frozen meanwhile."""
         change = self.unwhitened(change)
         live = [(p, view) for p, view in zip(self.tensors, self._views, strict=True) if p.requires_grad]
-        torch._foreach_add_([p for p, _ in live], [change.as_strided(*view) for _, view in live])
+        if live:
+            torch._foreach_add_([p for p, _ in live], [change.as_strided(*view) for _, view in live])
 
     def scatter(self, gradients: Mapping[int, Tensor], out: Tensor) -> None:
         """Write gradients, N of each parameter by its ``id``, whitened, as columns of d x N."""
@@ -118,7 +119,11 @@ def _group(module: nn.Module, prior: Prior) -> list[Group]:
     for module_name, owner in module.named_modules():
         by_rows: dict[int, list[tuple[str, nn.Parameter]]] = {}
         for name, parameter in owner.named_parameters(recurse=False):
-            if parameter.requires_grad and id(parameter) not in seen:
+            if isinstance(parameter, nn.UninitializedParameter):
+                raise ValueError(
+                    f"{module_name}.{name} is not initialised yet: call the lazy module once, then build Kova"
+                )
+            if parameter.requires_grad and parameter.numel() and id(parameter) not in seen:
                 seen.add(id(parameter))
                 rows = parameter.shape[0] if parameter.ndim else 1
                 by_rows.setdefault(rows, []).append((name, parameter))
@@ -128,7 +133,7 @@ def _group(module: nn.Module, prior: Prior) -> list[Group]:
             for name, parameter in named:
                 stop = column + parameter.numel() // rows
                 full_name = f"{module_name}.{name}" if module_name else name
-                root = _variance(prior, module_name, parameter) ** 0.5
+                root = _variance(prior, module_name, owner, parameter) ** 0.5
                 view = _view(tuple(parameter.shape), cols, start + column)
                 members.append(Member(full_name, parameter, column, stop, root, view))
                 column = stop
@@ -146,10 +151,10 @@ def _group(module: nn.Module, prior: Prior) -> list[Group]:
     return groups
 
 
-def _variance(prior: Prior, module_name: str, parameter: nn.Parameter) -> float:
+def _variance(prior: Prior, module_name: str, owner: nn.Module, parameter: nn.Parameter) -> float:
     if isinstance(prior, FanIn):
-        fan_in = parameter[0].numel() if parameter.ndim >= 2 else 1
-        return prior.scale / fan_in
+        alone = parameter.ndim < 2 or isinstance(owner, nn.Embedding)  # nothing is summed over its entries
+        return prior.scale / (1 if alone else parameter[0].numel())
     if not isinstance(prior, Mapping):
         return float(prior)
     name = module_name

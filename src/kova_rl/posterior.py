@@ -68,6 +68,12 @@ class Calibration:
         return f"coverage {covered}; nees {self.nees:.3g}; nll {self.nll:.3g} ({self.count} truths)"
 
 
+def joint_covariance(left: Tensor, right: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
+    """``scale left' right``, symmetric to the bit."""
+    product = left.T @ right
+    return product.add(product.T).mul_(0.5 * scale).to(dtype)
+
+
 def calibration(pairs: Iterable[tuple[Belief, Tensor]], levels: tuple[float, ...] = LEVELS) -> Calibration:
     """Turn (belief, truth) pairs into coverage, normalised error and likelihood.
 

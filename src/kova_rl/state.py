@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kova_rl.errors import StateMismatch
+from kova_rl.filter.checks import check_lr
 from kova_rl.filter.covariance import Covariance
 from kova_rl.parameters import Parameters
 
@@ -55,9 +56,12 @@ def unpack(
     for key, mine in _identity(parameters, structure).items():
         if saved.get(key) != mine:
             raise StateMismatch(f"{key}: the state dict has {saved.get(key)}, this Kova has {mine}")
+    if set(state_dict["state"]) != {0} or len(state_dict["param_groups"]) != 1:
+        raise StateMismatch("not a state dict of Kova: it must have one state and one parameter group")
     loaded = state_dict["state"][0]
     _check_tree(loaded, memory, "state")
     settings = {key: value for key, value in state_dict["param_groups"][0].items() if key != "params"}
+    check_lr(float(settings["lr"]), allow_zero=True)
     return copied(moved(loaded, parameters.tensors[0].device)), settings
 
 

@@ -107,7 +107,7 @@ def one_step(rewards: Tensor, next_values: Tensor, terminated: Tensor, gamma: fl
     return rewards.detach() + gamma * torch.where(over, 0.0, next_values.detach())
 
 
-def soft_value(q: Tensor, log_prob: Tensor, ent_coef: float = 1.0, dim: int | None = None) -> Tensor:
+def soft_value(q: Tensor, log_prob: Tensor, ent_coef: float | Tensor = 1.0, dim: int | None = None) -> Tensor:
     r"""The target of SAC's V: what the policy's own actions are worth, and their entropy.
 
     .. math:: y = \mathbb{E}_{a \sim \pi}\big[Q(s, a) - \alpha_{ent} \log \pi(a|s)\big]
@@ -118,7 +118,7 @@ def soft_value(q: Tensor, log_prob: Tensor, ent_coef: float = 1.0, dim: int | No
     Args:
         q: Q(s, a) at actions drawn from the policy, of any shape.
         log_prob: log pi(a|s) of these actions, of the same shape.
-        ent_coef: The entropy coefficient, at least 0.
+        ent_coef: The entropy coefficient, at least 0; a number, or a tensor of one, as a tuned one is.
         dim: The dimension that holds several draws for one state, to average over. None takes each
             entry for the only draw of its state.
 
@@ -132,6 +132,7 @@ def soft_value(q: Tensor, log_prob: Tensor, ent_coef: float = 1.0, dim: int | No
         >>> targets.soft_value(q, log_prob, ent_coef=0.5, dim=1)
         tensor([1.7500])
     """
+    ent_coef = float(ent_coef.detach()) if isinstance(ent_coef, Tensor) else ent_coef
     _check_range("ent_coef", ent_coef, "a number, at least 0", float("inf"))
     _check_shape("log_prob", log_prob, "q", q)
     values = q.detach() - ent_coef * log_prob.detach()

@@ -75,15 +75,16 @@ class Noise:
 
     @property
     def smallest(self) -> float:
-        """The smallest variance."""
-        return float((self.covariance if self.is_diagonal else self.covariance.diagonal()).min())
+        """The smallest variance, in any direction."""
+        spread = self.covariance if self.is_diagonal else torch.linalg.eigvalsh(self.covariance)
+        return float(spread.min())
 
     def at_least(self, variance: Tensor) -> Noise:
-        """The same noise with no variance below ``variance``."""
+        """The same noise with no variance below ``variance``; for a matrix, in any direction."""
         if self.is_diagonal:
             return Noise(torch.maximum(self.covariance, variance))
-        missing = (variance - self.covariance.diagonal()).clamp(min=0.0)
-        return Noise(self.covariance + missing.diag())
+        missing = max(0.0, float(variance.max()) - self.smallest)
+        return Noise(self.covariance + missing * torch.eye(len(variance)).to(self.covariance))
 
     def added_to(self, matrix: Tensor, scale: float = 1.0) -> Tensor:
         """``matrix + scale P_n``, overwriting ``matrix``."""
@@ -101,6 +102,10 @@ class Noise:
     def whiten_columns(self, matrix: Tensor) -> Tensor:
         """``matrix L_n^-T``: one column a sample."""
         return matrix * self._inverse if self.is_diagonal else matrix @ self._inverse.T
+
+    def whiten_rows(self, matrix: Tensor) -> Tensor:
+        """``L_n^-T matrix``: one row a sample."""
+        return matrix * self._inverse[:, None] if self.is_diagonal else self._inverse.T @ matrix
 
     def whitened(self, jacobian: Jacobian, out: Tensor) -> Tensor:
         """``H L_n^-T``, in ``out``."""

@@ -7,7 +7,7 @@ that a step forgets: about ``1/eta`` batches are remembered.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NoReturn
 
 import torch
@@ -63,6 +63,16 @@ class Evolution(ABC):
         """Learn from the normalised innovation squared of the update just made."""
 
 
+def replacing(state: State, other: State, update: Update) -> Update:
+    """An update of ``other`` that, when it is made, takes the place of ``state``."""
+
+    def commit() -> None:
+        update.commit()
+        state.update(other)
+
+    return replace(update, commit=commit)
+
+
 @dataclass(frozen=True)
 class Leakage(Evolution):
     r"""Fading memory in the information, held up by the prior:
@@ -92,13 +102,7 @@ class Leakage(Evolution):
         if eta == 0.0:
             return steps.affine(structure, state, evidence, lr)
         leaked = structure.leaked(state, eta, evidence.step)
-        update = steps.affine(structure, leaked, evidence, lr)
-
-        def commit() -> None:
-            update.commit()
-            state.update(leaked)
-
-        return Update(update.delta, update.nis, update.predicted_variance, commit, update.jitter)
+        return replacing(state, leaked, steps.affine(structure, leaked, evidence, lr))
 
 
 @dataclass(frozen=True)
@@ -232,11 +236,13 @@ class _Unbounded(Evolution):
             try:
                 return self._step(structure, state, evidence, lr)
             except NotPositiveDefinite:
-                pass
-        if self.on_windup == "reset":
-            structure.reset(state)
-            return self._step(structure, state, evidence, lr)
-        self._raise(evidence.step, self._grown(highest), limit)
+                if highest < limit**0.5:
+                    raise  # whatever it is, it is not wind-up
+        if self.on_windup == "raise":
+            self._raise(evidence.step, self._grown(highest), limit)
+        fresh = {key: value.clone() for key, value in state.items()}
+        structure.reset(fresh)
+        return replacing(state, fresh, self._step(structure, fresh, evidence, lr))
 
     def _raise(self, step: int, variance: float, limit: float) -> NoReturn:
         raise CovarianceWindup(

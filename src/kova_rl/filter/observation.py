@@ -2,6 +2,7 @@ r"""Observation noise ``P_n``: how noisy each target is."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -157,15 +158,16 @@ class Correlated(Observation):
 
 @dataclass(frozen=True)
 class Adaptive(Observation):
-    r"""Learns one variance from earlier innovations, so that it needs no unit and no factor N:
+    r"""Learns one variance from earlier innovations, so that nobody has to know it:
 
     .. math:: r = \max\big(\text{floor} \cdot \overline{\delta^2},\;
         \overline{\delta^2 - h' P^- h}\big), \qquad P_n = r I,
 
-    with running means (bars) over the updates already made.
+    with running means (bars) over the updates already made. It needs a filter that is tracked: with
+    ``Memoryless`` the expected variance never falls, r ends at its floor, and the steps blow up.
 
     Args:
-        initial: The variance before the first batch.
+        initial: The variance before the first batch, in the targets' units squared.
         decay: Of the running means; ``1/(1 - decay)`` updates are averaged.
         floor: Least share of the innovations that is taken as noise.
     """
@@ -206,7 +208,8 @@ class Robust(Observation):
     Args:
         c: Where an innovation begins to look like an outlier, in standard deviations.
         base: The noise of a sample that is none.
-        decay: Of the running variance, to which an innovation contributes at most ``c`` deviations.
+        decay: Of the running variance, to which an innovation contributes at most ``c`` deviations. What
+            clipping takes from a Gaussian's variance is put back.
     """
 
     c: float = 3.0
@@ -233,23 +236,36 @@ class Robust(Observation):
         return {"variance": like.new_zeros(()), "base": self.base.init(like)}
 
     def _scale(self, memory: State, innovation: Tensor) -> Tensor:
-        """The running variance; before the first batch, that of the batch."""
-        tiny = torch.finfo(innovation.dtype).tiny ** 0.5
-        known = memory["variance"]
-        return torch.where(known > 0, known, innovation.square().mean()).clamp(min=tiny)
+        """The running variance; that of the batch before the first, or if most of the batch is far out.
+
+        What most of a batch is cannot be an outlier: then it is the scale that has changed.
+        """
+        known, squares = memory["variance"], innovation.square()
+        changed = len(squares) >= 5 and bool(squares.median() > max(self.c, 3.0) ** 2 * known)
+        return squares.mean() if changed or not known > 0 else known
 
     def covariance(self, memory: State, innovation: Tensor, inputs: Inputs) -> Tensor:
         base = self.base.covariance(memory["base"], innovation, inputs)
-        factor = 1 + innovation.square() / (self.c**2 * self._scale(memory, innovation))
+        tiny = torch.finfo(innovation.dtype).tiny ** 0.5
+        scale = self._scale(memory, innovation).clamp(min=tiny)
+        factor = 1 + innovation.square() / (self.c**2 * scale)
         if base.ndim == 1:
             return base * factor
         return base * factor.sqrt() * factor.sqrt()[:, None]
 
     def observe(self, memory: State, innovation: Tensor, predicted_variance: Tensor) -> None:
         scale = self._scale(memory, innovation)
-        typical = torch.minimum(innovation.square(), self.c**2 * scale).mean()
+        limit = self.c * scale.sqrt()
+        clipped = innovation.clamp(-limit, limit)
+        typical = clipped.square().mean() / _clipped_variance(self.c)
         memory["variance"].copy_(torch.lerp(scale, typical, 1 - self.decay))
-        self.base.observe(memory["base"], innovation, predicted_variance)
+        self.base.observe(memory["base"], clipped, predicted_variance)
+
+
+def _clipped_variance(c: float) -> float:
+    """Mean square of a standard normal number that is clipped at c deviations."""
+    inside = math.erf(c / math.sqrt(2))
+    return inside - c * math.sqrt(2 / math.pi) * math.exp(-c * c / 2) + c * c * (1 - inside)
 
 
 def kernel(

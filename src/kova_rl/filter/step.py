@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 State = dict[str, Any]
 
 JITTER_TRIES = 6
-ROUNDING = 64.0
-"""Units in the last place that a variance must stand clear of the rounding of a stored P."""
+KEPT = {dtype: 1 - 16 * torch.finfo(dtype).eps for dtype in (torch.float32, torch.float64)}
+"""What a step keeps of the correlations in a stored P: all but rounding. Exact in its dtype."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,9 @@ def affine(
     shift: float = 0.0,
 ) -> Update:
     """One step with ``P- = scale P + shift I``: the scale is folded into the downdate."""
-    H, PH, noise = _product(structure, state, evidence)
-    rest = _rest(H.dtype)
-    scale, shift = scale * (1 - rest), shift * (1 - rest) + rest
-    PH.mul_(scale).add_(H, alpha=shift)  # P- H                           (Alg. 1, line 2)
+    H, PH, noise, own = _product(structure, state, evidence)
+    own = own.mul_(scale).add_(shift)
+    PH.mul_(scale).addcmul_(H, own[:, None])  # P- H                      (Alg. 1, line 2)
     M = H.T @ PH  # H' P- H
     S = noise.added_to(M)  # S = H' P- H + P_n                                     (eq. 9)
     lower, jitter = cholesky(S, evidence)
@@ -66,7 +65,7 @@ def affine(
     delta = torch.mv(A, w).mul_(lr)  # alpha K innovation                          (eq. 5)
 
     def commit() -> None:  # P = P- - alpha K S K'                                 (eq. 5)
-        structure.add_outer(state, A if lr == 1.0 else A * lr**0.5, None, scale, shift)
+        structure.add_outer(state, A if lr == 1.0 else A * lr**0.5, None, scale * KEPT[A.dtype], own)
 
     return Update(delta, w.dot(w).item() / len(w), lambda: noise.taken_from(S), commit, jitter)
 
@@ -86,16 +85,14 @@ def directional(
 
     .. math:: \sum_i u_i u_i' \Big[\frac{g_i - 1}{l_i} - \frac{\alpha g_i^2}{1 + g_i l_i}\Big].
     """
-    H, PH, noise = _product(structure, state, evidence)
-    rest = _rest(H.dtype)
-    PH.mul_(1 - rest).add_(H, alpha=rest)
+    H, PH, noise, own = _product(structure, state, evidence)
+    PH.addcmul_(H, own[:, None])
     M = H.T @ PH
     check_finite_gram(M, evidence)
-    whiten = noise.whiten_columns
-    M = whiten(whiten(M).T)
-    l, V = torch.linalg.eigh(M.add(M.T).mul_(0.5))  # noqa: E741 - the docstring's l
+    M = noise.whiten_columns(noise.whiten_columns(M).T)
+    l, V = _eigh(M.add(M.T).mul_(0.5), evidence)  # noqa: E741 - the docstring's l
     l = l.clamp(min=0.0)  # noqa: E741
-    U = torch.mm(PH, whiten(V.T).T, out=H)  # P H L_n^-T V
+    U = torch.mm(PH, noise.whiten_rows(V), out=H)  # P H L_n^-T V
     w = V.T @ noise.whiten(evidence.innovation)
 
     floor = torch.finfo(l.dtype).eps * l[-1].clamp(min=torch.finfo(l.dtype).tiny)
@@ -114,7 +111,7 @@ def directional(
         return noise.diagonal_of((V * (g * l)) @ V.T)
 
     def commit() -> None:
-        structure.add_outer(state, U * c.abs().sqrt(), c.sign(), 1 - rest, rest)
+        structure.add_outer(state, U * c.abs().sqrt(), c.sign(), KEPT[U.dtype], own)
 
     return Update(delta, nis, predicted_variance, commit)
 
@@ -134,22 +131,32 @@ def isotropic(evidence: Evidence, lr: float, variance: float) -> Update:
     return Update(delta, nis, predicted_variance, lambda: None, jitter)
 
 
-def _product(structure: BlockDiagonal, state: State, evidence: Evidence) -> tuple[Tensor, Tensor, Noise]:
-    """``H`` and ``P H``, in buffers that the next step overwrites, and a noise that P can represent."""
+def _eigh(M: Tensor, evidence: Evidence) -> tuple[Tensor, Tensor]:
+    try:
+        values, vectors = torch.linalg.eigh(M)
+    except RuntimeError as error:  # torch.linalg.LinAlgError is one
+        raise NotPositiveDefinite(
+            f"step {evidence.step}: the batch's covariance has no eigendecomposition ({error}). Nothing was "
+            "changed. Use dtype=torch.float64 for the covariance, or another evolution."
+        ) from error
+    return values, vectors
+
+
+def _product(
+    structure: BlockDiagonal, state: State, evidence: Evidence
+) -> tuple[Tensor, Tensor, Noise, Tensor]:
+    """``H`` and ``kept P H``, in buffers that the next step overwrites; a noise that P can represent; and
+    what is to be added to the diagonal of ``kept P``.
+
+    The last digits of a stored P are rounding. So a step forgets a few of them of the correlations, but
+    none of the variances: ``P <- kept P + (1 - kept) diag(P)``, which keeps P positive definite.
+    """
     n, d = len(evidence.innovation), evidence.jacobian.size
     H, PH = (evidence.workspace.buffer(name, d, n, evidence.innovation) for name in ("H", "PH"))
     evidence.jacobian.dense(out=H)
-    structure.times(state, H, out=PH)
-    return H, PH, _representable(evidence.noise, H)
-
-
-def _rest(dtype: torch.dtype) -> float:
-    """What a step forgets of a stored P, towards the prior, because its last digits are rounding.
-
-    A power of two, so that a variance equal to the prior's stays so exactly. It keeps P positive
-    definite under an endless stream, and stands for a memory of half a million batches in float32.
-    """
-    return 16 * torch.finfo(dtype).eps
+    kept = KEPT[H.dtype]
+    structure.times(state, H, out=PH).mul_(kept)
+    return H, PH, _representable(evidence.noise, H), structure.variances(state).mul_(1 - kept)
 
 
 def _representable(noise: Noise, H: Tensor) -> Noise:
@@ -158,19 +165,19 @@ def _representable(noise: Noise, H: Tensor) -> Noise:
     A stored P holds variances from the prior's down to about ``eps`` times that. A batch that asks for
     less would leave the difference of two nearly equal numbers, and with it an indefinite P.
     """
-    tolerance = ROUNDING * torch.finfo(H.dtype).eps
+    tolerance = 64 * torch.finfo(H.dtype).eps
     flat = H.view(-1)
     if not noise.smallest < tolerance * flat.dot(flat).item():
         return noise
     return noise.at_least(tolerance * torch.linalg.vecdot(H, H, dim=0))
 
 
-def cholesky(S: Tensor, evidence: Evidence) -> tuple[Tensor, float]:
-    """L of ``S = L L'``, and the jitter that it took."""
+def cholesky(S: Tensor, evidence: Evidence, first: int = 0) -> tuple[Tensor, float]:
+    """L of ``S = L L'``, and the jitter that it took; ``first`` is the row at which the batch begins."""
+    check_finite_gram(S, evidence, first)
     lower, failed = torch.linalg.cholesky_ex(S)
     if not failed.item():
         return lower, 0.0
-    check_finite_gram(S, evidence)
     scale = float(S.diagonal().abs().mean()) * torch.finfo(S.dtype).eps
     for k in range(JITTER_TRIES):
         jitter = scale * 10.0**k
@@ -192,7 +199,7 @@ def check_finite_gram(M: Tensor, evidence: Evidence, first: int = 0) -> None:
 
     ``first`` is the row of M at which the batch begins.
     """
-    if math.isfinite(M.diagonal().sum().item()):
+    if math.isfinite(M.trace().item()):
         return
     bad = (~torch.isfinite(M.diagonal()[first:])).nonzero().flatten().tolist()
     raise NonFiniteBatch(

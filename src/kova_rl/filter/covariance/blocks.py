@@ -70,8 +70,8 @@ class BlockDiagonal(Covariance):
                 torch.bmm(P, _rows(H, start, P), out=_rows(out, start, P))
         return out
 
-    def add_outer(self, state: State, A: Tensor, signs: Tensor | None, scale: float, shift: float) -> None:
-        """``P <- scale P + shift I + A diag(signs) A'``, inside the blocks; signs None is -1."""
+    def add_outer(self, state: State, A: Tensor, signs: Tensor | None, scale: float, shift: Tensor) -> None:
+        """``P <- scale P + diag(shift) + A diag(signs) A'``, inside the blocks; signs None is -1."""
         left, alpha = (A, -1.0) if signs is None else (A * signs, 1.0)
         for start, P in _blocks(state):
             a, b = _rows(left, start, P), _rows(A, start, P)
@@ -79,8 +79,7 @@ class BlockDiagonal(Covariance):
                 P[0].addmm_(a[0], b[0].T, beta=scale, alpha=alpha)
             else:
                 P.baddbmm_(a, b.mT, beta=scale, alpha=alpha)
-            if shift != 0.0:
-                P.diagonal(dim1=1, dim2=2).add_(shift)
+            P.diagonal(dim1=1, dim2=2).add_(_rows(shift[:, None], start, P)[:, :, 0])
 
     def leaked(self, state: State, eta: float, step: int) -> State:
         r"""``P- = P ((1-eta) I + eta P)^-1``, which is ``P-^-1 = (1-eta) P^-1 + eta I``, as a new state."""

@@ -29,7 +29,7 @@ class Diagonal(BlockDiagonal):
     def times(self, state: State, H: Tensor, out: Tensor) -> Tensor:
         return torch.mul(H, state["variance"][:, None], out=out)
 
-    def add_outer(self, state: State, A: Tensor, signs: Tensor | None, scale: float, shift: float) -> None:
+    def add_outer(self, state: State, A: Tensor, signs: Tensor | None, scale: float, shift: Tensor) -> None:
         p = state["variance"]
         squares = A * A
         change = squares.sum(1).neg_() if signs is None else squares @ signs
