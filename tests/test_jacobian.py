@@ -61,7 +61,7 @@ def test_fast_and_general_paths_give_the_same_numbers(
     z = torch.rand(n).double()
     torch.testing.assert_close(found.dense(z), general * z, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(found.gram(), general.T @ general, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(found.times(z), general @ z, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(found.times(z[:, None]), general @ z, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(found.squares(z), general.square() @ z, rtol=1e-12, atol=1e-12)
     assert found.size == len(parameters) == len(general)
 
@@ -73,7 +73,7 @@ def test_the_dense_jacobian_does_what_the_structured_one_does() -> None:
     assert dense.dense(z, out=out) is out
     torch.testing.assert_close(out, H * z)
     torch.testing.assert_close(dense.gram(), H.T @ H)
-    torch.testing.assert_close(dense.times(z), H @ z)
+    torch.testing.assert_close(dense.times(z[:, None]), H @ z)
     torch.testing.assert_close(dense.squares(z), H.square() @ z)
 
 

@@ -16,8 +16,8 @@ UNNORMALISED = 100.0
 """``h'P_0 h`` of the first batch above this, in units of N, is a sign of inputs not normalised."""
 
 
-def innovation_of(targets: Tensor, predictions: Tensor, dtype: torch.dtype, step: int) -> Tensor:
-    """Targets minus predictions, in the filter's dtype, if both are finite and of one shape."""
+def innovation_of(targets: Tensor, predictions: Tensor, dtype: torch.dtype) -> Tensor:
+    """Targets minus predictions, in the filter's dtype, if both are of one shape."""
     if not isinstance(targets, Tensor):
         raise InvalidBatch(f"targets must be a tensor, got {type(targets).__name__}")
     if targets.shape != predictions.shape:
@@ -25,10 +25,14 @@ def innovation_of(targets: Tensor, predictions: Tensor, dtype: torch.dtype, step
             f"targets must have one number a prediction, shape {tuple(predictions.shape)}, got shape "
             f"{tuple(targets.shape)}"
         )
-    innovation = targets.to(predictions.device, dtype) - predictions.to(dtype)
-    if math.isfinite(innovation.sum().item()):
-        return innovation
-    for name, values in (("target", targets), ("prediction", predictions), ("innovation", innovation)):
+    if targets.dtype == predictions.dtype == dtype and targets.device == predictions.device:
+        return targets - predictions
+    return targets.to(predictions.device, dtype) - predictions.to(dtype)
+
+
+def refuse_if_not_finite(targets: Tensor, predictions: Tensor, step: int) -> None:
+    """Say which targets or predictions are not finite, if any; called once the filter has found out."""
+    for name, values in (("target", targets), ("prediction", predictions)):
         bad = (~torch.isfinite(values)).nonzero().flatten().tolist()
         if bad:
             raise NonFiniteBatch(
@@ -36,7 +40,6 @@ def innovation_of(targets: Tensor, predictions: Tensor, dtype: torch.dtype, step
                 f"{float(values[bad[0]])}). Nothing was changed. Look for a NaN in the rewards or in the "
                 "observations of that batch."
             )
-    return innovation  # all finite: only their sum overflows
 
 
 def check_noise_inputs(observation: Observation, given: Mapping[str, Tensor]) -> None:

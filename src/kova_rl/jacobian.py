@@ -41,6 +41,7 @@ class JacobianOf:
         self._linears = linears_of(module, parameters)
         self._module = module
         self._may_be_fast = bool(self._linears)
+        self._ones: Tensor | None = None
         self._calls: dict[tuple[int, bool], int] = {}
 
     def __call__(self, predict: Predict, dtype: torch.dtype, once: bool = False) -> tuple[Tensor, Jacobian]:
@@ -79,11 +80,12 @@ class JacobianOf:
 
     def _can_record(self) -> bool:
         """Whether the fast path may be tried: nothing frozen meanwhile, no forward that someone replaced."""
-        return (
-            self._may_be_fast
-            and all(p.requires_grad for p in self.parameters.tensors)
-            and not any("forward" in linear.module.__dict__ for linear in self._linears)
-        )
+        if not self._may_be_fast:
+            return False
+        for linear in self._linears:
+            if "forward" in linear.module.__dict__:
+                return False
+        return all(p.requires_grad for p in self.parameters.tensors)
 
     def _recorded(self, predict: Predict) -> tuple[Tensor, Calls]:
         """Call ``predict`` and note the input and the gradient edge of every Linear's call.
@@ -130,7 +132,7 @@ class JacobianOf:
         gradients = torch.autograd.grad(
             predictions,
             [edge for _, edge in layers],
-            torch.ones_like(predictions),
+            self._ones_like(predictions),
             retain_graph=keep_graph,
             allow_unused=True,
         )
@@ -140,6 +142,13 @@ class JacobianOf:
                 b = predictions.new_zeros(len(predictions), linear.segment.rows)
             made.append(Layer(linear, a.detach().to(dtype), b.to(dtype)))
         return LinearJacobian(made, len(self.parameters))
+
+    def _ones_like(self, predictions: Tensor) -> Tensor:
+        """Ones, kept from one step to the next."""
+        ones = self._ones
+        if ones is None or ones.shape != predictions.shape or ones.dtype != predictions.dtype:
+            ones = self._ones = torch.ones_like(predictions)
+        return ones if ones.device == predictions.device else torch.ones_like(predictions)
 
     def _compare(self, predictions: Tensor, jacobian: LinearJacobian) -> tuple[bool, bool]:
         """Compare a random combination of all rows with autograd: it sees any mixing of rows.
@@ -154,7 +163,7 @@ class JacobianOf:
         expected = jacobian.layers[0].a.new_empty(len(self.parameters), 1)
         keyed = {id(p): g for p, g in zip(self.parameters.tensors, gradients, strict=True)}
         self.parameters.scatter(keyed, expected)
-        got = jacobian.times(weights.to(expected))
+        got = jacobian.times(weights.to(expected)[:, None])
         scale = expected.norm()
         conclusive = all(bool(g.count_nonzero()) for g in gradients)
         eps = max(torch.finfo(dtype).eps for dtype in (predictions.dtype, expected.dtype))

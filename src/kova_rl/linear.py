@@ -34,7 +34,7 @@ class Linear(NamedTuple):
     bias: Place | None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Layer:
     """One Linear on one batch. Its columns of H are ``b_i x [a_i, 1]``, whitened by the prior."""
 
@@ -66,17 +66,17 @@ class Layer:
         block = out.as_strided((rows, cols, n), (cols * step, step, 1), out.storage_offset() + start * step)
         torch.mul(b.unsqueeze(1), self.columns, out=block)
 
-    def gram(self) -> Tensor:
-        """The layer's share of ``H'H``."""
+    def gram_factors(self) -> tuple[Tensor, Tensor]:
+        """Two N x N matrices whose elementwise product is the layer's share of ``H'H``."""
         weight, bias = self.linear.weight, self.linear.bias
-        out = torch.mm(self.b, self.b.T)
+        outputs = torch.mm(self.b, self.b.T)
         if not weight:
             assert bias
-            return out.mul_(bias.root**2)
+            return outputs, torch.full_like(outputs, bias.root**2)
         inputs = torch.mm(self.a, self.a.T)
         if weight.root != 1.0:
             inputs.mul_(weight.root**2)
-        return out.mul_(inputs.add_(bias.root**2) if bias else inputs)
+        return outputs, inputs.add_(bias.root**2) if bias else inputs
 
     def times(self, column: Tensor, vector: Tensor) -> None:
         """Write the layer's part of ``H z``, for z as a column."""
@@ -113,13 +113,14 @@ class LinearJacobian:
         return out
 
     def gram(self) -> Tensor:
-        out = self.layers[0].gram()
+        left, right = self.layers[0].gram_factors()
+        out = left.mul_(right)
         for layer in self.layers[1:]:
-            out.add_(layer.gram())
+            out.addcmul_(*layer.gram_factors())
         return out
 
-    def times(self, z: Tensor) -> Tensor:
-        vector, column = z.new_empty(self.size), z.unsqueeze(1)
+    def times(self, column: Tensor) -> Tensor:
+        vector = column.new_empty(self.size)
         for layer in self.layers:
             layer.times(column, vector)
         return vector

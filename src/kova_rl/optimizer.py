@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kova_rl.batch import check_noise_inputs, innovation_of, warn_if_unnormalised
+from kova_rl.batch import check_noise_inputs, innovation_of, refuse_if_not_finite, warn_if_unnormalised
 from kova_rl.errors import KovaError, NonFiniteBatch
 from kova_rl.filter.checks import FLOATS, check_lr
 from kova_rl.filter.compatibility import check_pair
@@ -160,12 +160,18 @@ class Kova(torch.optim.Optimizer):
         check_noise_inputs(self.observation, noise_inputs)
 
         predictions, jacobian = self._jacobian(predict, self._dtype)
-        innovation = innovation_of(targets, predictions, self._dtype, memory["step"])
+        innovation = innovation_of(targets, predictions, self._dtype)
         noise = Noise(self.observation.covariance(memory["observation"], innovation, noise_inputs))
         evidence = Evidence(jacobian, innovation, noise, memory["step"], self._workspace)
-        update = self._structure.step(memory["covariance"], self.evolution, memory["evolution"], evidence, lr)
+        state, evolution_memory = memory["covariance"], memory["evolution"]
+        try:
+            update = self._structure.step(state, self.evolution, evolution_memory, evidence, lr)
+        except KovaError:
+            refuse_if_not_finite(targets, predictions, memory["step"])  # then it was the batch's fault
+            raise
         nis = update.nis
         if not math.isfinite(nis):
+            refuse_if_not_finite(targets, predictions, memory["step"])
             raise NonFiniteBatch(
                 f"step {memory['step']}: the normalised innovation overflows (its square is {nis}). Nothing "
                 "was changed. Normalise the inputs and the targets of the critic."

@@ -26,8 +26,8 @@ class Jacobian(Protocol):
     def gram(self) -> Tensor:
         """``H'H``, N x N."""
 
-    def times(self, z: Tensor) -> Tensor:
-        """``H z``, of length d."""
+    def times(self, column: Tensor) -> Tensor:
+        """``H z``, of length d, for z as an N x 1 matrix."""
 
     def squares(self, weights: Tensor) -> Tensor:
         """``sum_i weights_i h_i**2`` elementwise, of length d."""
@@ -51,8 +51,8 @@ class DenseJacobian:
     def gram(self) -> Tensor:
         return self.matrix.T @ self.matrix
 
-    def times(self, z: Tensor) -> Tensor:
-        return self.matrix @ z
+    def times(self, column: Tensor) -> Tensor:
+        return torch.mm(self.matrix, column).squeeze(1)
 
     def squares(self, weights: Tensor) -> Tensor:
         return torch.cat([part.square() @ weights for part in self.matrix.split(CHUNK)])

@@ -7,7 +7,7 @@ that a step forgets: about ``1/eta`` batches are remembered.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NoReturn
 
 import torch
@@ -70,7 +70,7 @@ def replacing(state: State, other: State, update: Update) -> Update:
         update.commit()
         state.update(other)
 
-    return replace(update, commit=commit)
+    return update._replace(commit=commit)
 
 
 @dataclass(frozen=True)

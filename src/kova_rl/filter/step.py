@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,12 +23,9 @@ if TYPE_CHECKING:
 State = dict[str, Any]
 
 JITTER_TRIES = 6
-KEPT = {dtype: 1 - 16 * torch.finfo(dtype).eps for dtype in (torch.float32, torch.float64)}
-"""What a step keeps of the correlations in a stored P: all but rounding. Exact in its dtype."""
 
 
-@dataclass(frozen=True)
-class Update:
+class Update(NamedTuple):
     """The result of one update, before it is made."""
 
     delta: Tensor
@@ -53,9 +49,7 @@ def affine(
     shift: float = 0.0,
 ) -> Update:
     """One step with ``P- = scale P + shift I``: the scale is folded into the downdate."""
-    H, PH, noise, own = _product(structure, state, evidence)
-    own = own.mul_(scale).add_(shift)
-    PH.mul_(scale).addcmul_(H, own[:, None])  # P- H                      (Alg. 1, line 2)
+    H, PH, noise, kept, own = _predicted(structure, state, evidence, scale, shift)  # (Alg. 1, line 2)
     M = H.T @ PH  # H' P- H
     S = noise.added_to(M)  # S = H' P- H + P_n                                     (eq. 9)
     lower, jitter = cholesky(S, evidence)
@@ -65,7 +59,7 @@ def affine(
     delta = torch.mv(A, w).mul_(lr)  # alpha K innovation                          (eq. 5)
 
     def commit() -> None:  # P = P- - alpha K S K'                                 (eq. 5)
-        structure.add_outer(state, A if lr == 1.0 else A * lr**0.5, None, scale * KEPT[A.dtype], own)
+        structure.add_outer(state, A if lr == 1.0 else A * lr**0.5, None, kept, own)
 
     return Update(delta, w.dot(w).item() / len(w), lambda: noise.taken_from(S), commit, jitter)
 
@@ -85,8 +79,7 @@ def directional(
 
     .. math:: \sum_i u_i u_i' \Big[\frac{g_i - 1}{l_i} - \frac{\alpha g_i^2}{1 + g_i l_i}\Big].
     """
-    H, PH, noise, own = _product(structure, state, evidence)
-    PH.addcmul_(H, own[:, None])
+    H, PH, noise, kept, own = _predicted(structure, state, evidence)
     M = H.T @ PH
     check_finite_gram(M, evidence)
     M = noise.whiten_columns(noise.whiten_columns(M).T)
@@ -111,7 +104,7 @@ def directional(
         return noise.diagonal_of((V * (g * l)) @ V.T)
 
     def commit() -> None:
-        structure.add_outer(state, U * c.abs().sqrt(), c.sign(), KEPT[U.dtype], own)
+        structure.add_outer(state, U * c.abs().sqrt(), c.sign(), kept, own)
 
     return Update(delta, nis, predicted_variance, commit)
 
@@ -121,9 +114,9 @@ def isotropic(evidence: Evidence, lr: float, variance: float) -> Update:
     M = evidence.jacobian.gram()
     S = evidence.noise.added_to(M, 1 / variance)  # in units of the variance
     lower, jitter = cholesky(S, evidence)
-    z = torch.cholesky_solve(evidence.innovation.unsqueeze(1), lower).squeeze(1)
+    z = torch.cholesky_solve(evidence.innovation.unsqueeze(1), lower)
     delta = evidence.jacobian.times(z if lr == 1.0 else z * lr)
-    nis = evidence.innovation.dot(z).item() / (len(z) * variance)
+    nis = evidence.innovation.dot(z.squeeze(1)).item() / (len(z) * variance)
 
     def predicted_variance() -> Tensor:
         return evidence.noise.taken_from(S * variance)
@@ -142,21 +135,23 @@ def _eigh(M: Tensor, evidence: Evidence) -> tuple[Tensor, Tensor]:
     return values, vectors
 
 
-def _product(
-    structure: BlockDiagonal, state: State, evidence: Evidence
-) -> tuple[Tensor, Tensor, Noise, Tensor]:
-    """``H`` and ``kept P H``, in buffers that the next step overwrites; a noise that P can represent; and
-    what is to be added to the diagonal of ``kept P``.
+def _predicted(
+    structure: BlockDiagonal, state: State, evidence: Evidence, scale: float = 1.0, shift: float = 0.0
+) -> tuple[Tensor, Tensor, Noise, float, Tensor]:
+    """``H`` and ``P- H`` for ``P- = kept P + diag(own)``, then a noise that P can represent, kept and own.
 
-    The last digits of a stored P are rounding. So a step forgets a few of them of the correlations, but
-    none of the variances: ``P <- kept P + (1 - kept) diag(P)``, which keeps P positive definite.
+    That is ``scale P + shift I``, but for rounding: the last digits of a stored P mean nothing, so a step
+    forgets a few of its correlations' and none of its variances', which keeps P positive definite. H and
+    P- H are buffers, which the next step overwrites.
     """
     n, d = len(evidence.innovation), evidence.jacobian.size
     H, PH = (evidence.workspace.buffer(name, d, n, evidence.innovation) for name in ("H", "PH"))
     evidence.jacobian.dense(out=H)
-    kept = KEPT[H.dtype]
-    structure.times(state, H, out=PH).mul_(kept)
-    return H, PH, _representable(evidence.noise, H), structure.variances(state).mul_(1 - kept)
+    rest = 16 * torch.finfo(H.dtype).eps
+    kept = scale * (1 - rest)
+    own = structure.variances(state).clamp_(max=1.0).mul_(scale * rest).add_(shift)
+    structure.times(state, H, out=PH).mul_(kept).addcmul_(H, own[:, None])
+    return H, PH, _representable(evidence.noise, H), kept, own
 
 
 def _representable(noise: Noise, H: Tensor) -> Noise:
