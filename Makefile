@@ -30,7 +30,7 @@ test: lint ## Ruff, mypy and the tests.
 	$(BIN)/pytest -n auto -m "not slow"
 
 test-long: $(READY) ## The tests that take minutes.
-	$(BIN)/pytest -n auto -m slow
+	$(BIN)/pytest -m slow
 
 bench: $(READY) ## Speed, as ratios to Adam and to BLAS measured in the same run.
 	$(BIN)/python -m benchmarks.speed

@@ -81,13 +81,17 @@ def extremes(optimizer: Kova) -> Extremes:
     return Extremes(True, asymmetry, float(values.min()), float(values.max()))
 
 
-def main(updates: int = 1_000_000) -> None:
+CASES: list[tuple[covariance.Covariance, evolution.Evolution]] = [
+    (covariance.Full(), evolution.PriorAnchored(0.01)),
+    (covariance.Full(), evolution.DirectionalForgetting(0.01)),
+    (covariance.LowRank(8), evolution.Leakage(0.01)),
+]
+
+
+def main(
+    updates: int = 1_000_000, cases: list[tuple[covariance.Covariance, evolution.Evolution]] = CASES
+) -> None:
     torch.set_num_threads(1)
-    cases: list[tuple[covariance.Covariance, evolution.Evolution]] = [
-        (covariance.Full(), evolution.PriorAnchored(0.01)),
-        (covariance.Full(), evolution.DirectionalForgetting(0.01)),
-        (covariance.LowRank(8), evolution.Leakage(0.01)),
-    ]
     table = Table(title=f"{updates:,} updates in float32, the target turned round every 100,000")
     for heading in (
         "covariance",
@@ -108,7 +112,7 @@ def main(updates: int = 1_000_000) -> None:
             info = optimizer.step(partial(critic, x), y)
             if t % 10_000 == 9_999:
                 found = extremes(optimizer)
-                sound = found.finite and found.smallest > 0.0 and found.largest <= 1.0 + 1e-4
+                sound = found.finite and found.smallest > 0.0 and found.largest <= 1.0 + 1e-3
                 if not sound or found.asymmetry > 1e-5:
                     raise RuntimeError(f"{label}, after {t + 1} updates: {found}")
                 smallest = min(smallest, found.smallest)

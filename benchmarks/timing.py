@@ -19,9 +19,14 @@ class Timing:
         return min(self.rounds)
 
     @property
+    def typical(self) -> float:
+        """The median round: what ratios are made of."""
+        return median(self.rounds)
+
+    @property
     def noise(self) -> float:
         """How much slower the median round was than the best."""
-        return median(self.rounds) / self.best - 1
+        return self.typical / self.best - 1
 
 
 def interleaved(

@@ -44,6 +44,8 @@ def refuse_if_not_finite(targets: Tensor, predictions: Tensor, step: int) -> Non
 
 def check_noise_inputs(observation: Observation, given: Mapping[str, Tensor]) -> None:
     """The noise must be given what it needs, and nothing else."""
+    if not given and not observation.inputs:
+        return
     needed = set(observation.inputs)
     if given.keys() == needed:
         return

@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge
 
 from kova_rl.errors import InvalidBatch
 from kova_rl.filter.evidence import DenseJacobian, Jacobian
@@ -41,6 +41,8 @@ class JacobianOf:
         self._linears = linears_of(module, parameters)
         self._module = module
         self._may_be_fast = bool(self._linears)
+        self._forwards = [partial(self._forward, linear.module) for linear in self._linears]
+        self._record: Calls = []
         self._ones: Tensor | None = None
         self._calls: dict[tuple[int, bool], int] = {}
 
@@ -48,13 +50,13 @@ class JacobianOf:
         """Predictions, detached, and their Jacobian in ``dtype``; ``once`` is a closure of its own."""
         if self._can_record():
             predictions, calls = self._recorded(predict)
-            layers = self._layers(calls, len(predictions))
+            layers = self._layers(calls, predictions.shape[0])
         else:
             with torch.enable_grad():
                 predictions, layers = _checked(predict()), None
         if layers is None:
             return predictions.detach(), self._general(predictions, dtype)
-        key = (len(predictions), self._module.training)
+        key = (predictions.shape[0], self._module.training)
         count = self._calls.get(key, 0) + 1
         check = once or count & (count - 1) == 0
         jacobian = self._fast(predictions, layers, dtype, keep_graph=check)
@@ -94,21 +96,23 @@ class JacobianOf:
         An edge is kept, not the output, because an in-place activation would overwrite the output.
         """
         calls: Calls = []
-
-        def forward(module: nn.Linear, input: Tensor) -> Tensor:
-            output = nn.Linear.forward(module, input)
-            calls.append((module, input, get_gradient_edge(output) if output.requires_grad else None))
-            return output
-
-        modules = [linear.module for linear in self._linears]
-        for module in modules:
-            module.__dict__["forward"] = partial(forward, module)
+        self._record = calls
+        for linear, forward in zip(self._linears, self._forwards, strict=True):
+            linear.module.__dict__["forward"] = forward
         try:
             with torch.enable_grad():
                 return _checked(predict()), calls
         finally:
-            for module in modules:
-                del module.__dict__["forward"]
+            self._record = []  # or it would keep the graph alive
+            for linear in self._linears:
+                del linear.module.__dict__["forward"]
+
+    def _forward(self, module: nn.Linear, input: Tensor) -> Tensor:
+        output = nn.Linear.forward(module, input)
+        node = output.grad_fn
+        edge = None if node is None else GradientEdge(node, output.output_nr)
+        self._record.append((module, input, edge))
+        return output
 
     def _layers(self, calls: Calls, n: int) -> list[tuple[Tensor, GradientEdge]] | None:
         """Input and edge of each group, or None unless each was called once, on N rows."""
@@ -118,7 +122,7 @@ class JacobianOf:
         found = {
             module: (input, edge)
             for module, input, edge in calls
-            if edge is not None and input.ndim == 2 and len(input) == n
+            if edge is not None and input.ndim == 2 and input.shape[0] == n
         }
         return [found[linear.module] for linear in linears] if len(found) == len(linears) else None
 
@@ -231,7 +235,7 @@ def _checked(predictions: object) -> Tensor:
             f"predict() must return one prediction a sample, shape (N,), got shape "
             f"{tuple(predictions.shape)}: {hint}"
         )
-    if len(predictions) == 0:
+    if predictions.shape[0] == 0:
         raise InvalidBatch("predict() returned an empty batch: at least one sample is needed")
     if not predictions.requires_grad:
         raise InvalidBatch(

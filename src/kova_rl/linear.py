@@ -7,7 +7,7 @@ column of H is the outer product of the two.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import torch
@@ -73,10 +73,9 @@ class Layer:
         if not weight:
             assert bias
             return outputs, torch.full_like(outputs, bias.root**2)
-        inputs = torch.mm(self.a, self.a.T)
-        if weight.root != 1.0:
-            inputs.mul_(weight.root**2)
-        return outputs, inputs.add_(bias.root**2) if bias else inputs
+        beta = bias.root**2 if bias else 0.0
+        one = _one(self.a.dtype, self.a.device)
+        return outputs, torch.addmm(one, self.a, self.a.T, beta=beta, alpha=weight.root**2)
 
     def times(self, column: Tensor, vector: Tensor) -> None:
         """Write the layer's part of ``H z``, for z as a column."""
@@ -96,6 +95,13 @@ class Layer:
         start, rows, cols, _ = self.linear.segment
         place = vector.as_strided((rows, cols), (cols, 1), start)
         torch.mm((self.b * self.b).mul_(column).T, (self.columns * self.columns).T, out=place)
+
+
+@lru_cache(maxsize=8)
+def _one(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A matrix of one 1, which a product can add to all of its entries."""
+    with torch.inference_mode(False):
+        return torch.ones(1, 1, dtype=dtype, device=device)
 
 
 @dataclass(frozen=True)

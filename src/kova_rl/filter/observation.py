@@ -58,7 +58,7 @@ class BatchSize(Observation):
     """``N I``: a whole batch is worth one observation of unit noise (the paper's *batch-size*)."""
 
     def covariance(self, memory: State, innovation: Tensor, inputs: Inputs) -> Tensor:
-        return torch.full_like(innovation, len(innovation))
+        return torch.full_like(innovation, innovation.shape[0])
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ def isotropic(evidence: Evidence, lr: float, variance: float) -> Update:
     lower, jitter = cholesky(S, evidence)
     z = torch.cholesky_solve(evidence.innovation.unsqueeze(1), lower)
     delta = evidence.jacobian.times(z if lr == 1.0 else z * lr)
-    nis = evidence.innovation.dot(z.squeeze(1)).item() / (len(z) * variance)
+    nis = evidence.innovation.dot(z.squeeze(1)).item() / (z.shape[0] * variance)
 
     def predicted_variance() -> Tensor:
         return evidence.noise.taken_from(S * variance)
