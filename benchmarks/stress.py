@@ -112,7 +112,7 @@ def main(
             info = optimizer.step(partial(critic, x), y)
             if t % 10_000 == 9_999:
                 found = extremes(optimizer)
-                sound = found.finite and found.smallest > 0.0 and found.largest <= 1.0 + 1e-3
+                sound = found.finite and found.smallest > 0.0 and found.largest <= 1.0 + 1e-4
                 if not sound or found.asymmetry > 1e-5:
                     raise RuntimeError(f"{label}, after {t + 1} updates: {found}")
                 smallest = min(smallest, found.smallest)
