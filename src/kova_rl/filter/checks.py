@@ -22,7 +22,7 @@ def _compare(value: Any, test: Any) -> bool:
 
 def check_eta(eta: Any) -> None:
     """The forgetting factor: ``0 <= eta < 1``."""
-    check_real("eta", eta, "a number in [0, 1)", _compare(eta, lambda x: 0 <= x < 1))
+    check_fraction("eta", eta)
 
 
 def check_lr(lr: Any, *, allow_zero: bool = False) -> None:

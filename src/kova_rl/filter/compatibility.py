@@ -51,9 +51,7 @@ def check_pair(covariance: cov.Covariance, evolution: evo.Evolution, segments: S
     row = _lookup(TABLE, type(covariance))
     if row is None:
         return  # A structure of the user's own: it knows best.
-    if _lookup(row, type(evolution)) is ANY and _knows(row, type(evolution)):
-        return
-    if not _knows(row, type(evolution)):  # an evolution of the user's own
+    if not any(parent in row for parent in type(evolution).__mro__):  # an evolution of the user's own
         if not isinstance(covariance, cov.LowRank) or type(evolution).leak is not evo.Evolution.leak:
             return
         raise ValueError(
@@ -61,6 +59,8 @@ def check_pair(covariance: cov.Covariance, evolution: evo.Evolution, segments: S
             "decays, as evolution.Leakage does; or use a covariance that keeps P"
         )
     limit = _lookup(row, type(evolution))
+    if limit is ANY:
+        return
     structure, name = type(covariance).__name__, type(evolution).__name__
     assert limit is not None
     size = 0
@@ -75,10 +75,6 @@ def check_pair(covariance: cov.Covariance, evolution: evo.Evolution, segments: S
         f"{structure} does not work with {name}{why}. {structure} goes with {good}; "
         f"{name} goes with {others}."
     )
-
-
-def _knows(table: Mapping[type, object], kind: type) -> bool:
-    return any(parent in table for parent in kind.__mro__)
 
 
 def _lookup(table: Mapping[type, T], kind: type) -> T | None:
