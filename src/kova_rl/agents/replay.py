@@ -1,0 +1,65 @@
+"""A replay buffer: a ring of transitions in preallocated tensors."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kova_rl.filter.checks import check_whole
+
+__all__ = ["Replay", "Transitions"]
+
+
+class Transitions(NamedTuple):
+    """A batch: N x observation, (N, 1) actions, (N,) rewards, N x observation, (N,) booleans."""
+
+    observations: Tensor
+    actions: Tensor
+    rewards: Tensor
+    next_observations: Tensor
+    terminated: Tensor
+
+
+class Replay:
+    """The last ``capacity`` transitions, drawn from uniformly, with replacement.
+
+    Args:
+        capacity: How many are kept.
+        shape: Of an observation.
+        seed: Of the draws.
+    """
+
+    def __init__(self, capacity: int, shape: tuple[int, ...], seed: int) -> None:
+        check_whole("capacity", capacity, least=1)
+        self._kept = Transitions(
+            torch.zeros(capacity, *shape),
+            torch.zeros(capacity, 1, dtype=torch.int64),
+            torch.zeros(capacity),
+            torch.zeros(capacity, *shape),
+            torch.zeros(capacity, dtype=torch.bool),
+        )
+        self._added = 0
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __len__(self) -> int:
+        return min(self._added, len(self._kept.rewards))
+
+    def add(
+        self, observation: Tensor, action: int, reward: float, next_observation: Tensor, terminated: bool
+    ) -> None:
+        """Keep one transition, in the place of the oldest if the buffer is full."""
+        at = self._added % len(self._kept.rewards)
+        kept = self._kept
+        kept.observations[at] = observation
+        kept.actions[at] = action
+        kept.rewards[at] = reward
+        kept.next_observations[at] = next_observation
+        kept.terminated[at] = terminated
+        self._added += 1
+
+    def sample(self, size: int) -> Transitions:
+        """Draw a batch."""
+        at = torch.randint(len(self), (size,), generator=self._generator)
+        return Transitions(*(column.index_select(0, at) for column in self._kept))
