@@ -1,0 +1,1 @@
+"""The lab: experiments, run in parallel, with statistics and pictures."""

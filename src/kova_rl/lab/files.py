@@ -1,0 +1,71 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["finished", "load", "save", "write"]
+
+META = "meta"
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write beside the file, then put it in its place: a reader sees the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def save(path: Path, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> None:
+    """One run: arrays, and what they are as JSON, in an ``.npz`` that ``numpy.load`` reads without pickle."""
+    buffer = io.BytesIO()
+    described = np.frombuffer(json.dumps(meta, sort_keys=True).encode(), np.uint8)
+    np.savez_compressed(buffer, **{**arrays, META: described})  # type: ignore[arg-type]
+    write(path, buffer.getvalue())
+
+
+def load(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """What :func:`save` wrote.
+
+    Raises:
+        ValueError: The file is not one of ours, or is damaged.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as data:
+            arrays = {name: data[name] for name in data.files}
+        meta = json.loads(bytes(arrays.pop(META)).decode())
+    except (KeyError, EOFError, zipfile.BadZipFile, ValueError) as error:
+        raise ValueError(
+            f"{path} is not the data of a run, or is damaged ({error}): delete it and run again"
+        ) from None
+    return arrays, meta
+
+
+def finished(path: Path, config: Mapping[str, Any]) -> bool:
+    """Whether the file holds a run of this configuration, ``meta["config"]``."""
+    if not path.exists():
+        return False
+    try:
+        _, meta = load(path)
+    except ValueError:
+        return False
+    return bool(meta.get("config") == json.loads(json.dumps(config)))
