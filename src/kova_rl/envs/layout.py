@@ -72,7 +72,8 @@ class Layout:
             for c, character in enumerate(row):
                 if character not in "01":
                     raise ValueError(
-                        f"unknown character {character!r} at row {r}, column {c}: expected 1 (free) or 0 (wall)"
+                        f"unknown character {character!r} at row {r}, column {c}: "
+                        "expected 1 (free) or 0 (wall)"
                     )
             if len(row) != len(rows[0]):
                 short = min(len(row), len(rows[0]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -54,7 +54,10 @@ class MazeEnv(gymnasium.Env[Observation, np.int64]):
         [(-0.04, False), (1.0, True)]
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 8}
+    metadata = {  # noqa: RUF012 - as Gymnasium declares it
+        "render_modes": ["ansi", "rgb_array"],
+        "render_fps": 8,
+    }
 
     def __init__(
         self,
@@ -121,7 +124,7 @@ class MazeEnv(gymnasium.Env[Observation, np.int64]):
         mask: NDArray[np.bool_] = self._masks[self._cell].astype(bool)
         return mask
 
-    def render(self) -> str | NDArray[np.uint8] | None:  # type: ignore[override]
+    def render(self) -> str | NDArray[np.uint8] | None:
         """Text, or a picture, of walls, exit, visited cells and agent; by ``render_mode``."""
         if self.render_mode is None:
             gymnasium.logger.warn(
