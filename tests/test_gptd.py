@@ -95,9 +95,8 @@ def dense_kernel(
     """The posterior mean and covariance at the queries, with every visited state kept."""
     visited = torch.stack([s.state for s in steps] + [s.next_state for s in steps])
     eye = torch.eye(len(visited), dtype=torch.float64)
-    indices = {id(s): i for i, s in enumerate(steps)}
     pick = torch.stack(
-        [eye[indices[id(s)]] - (0.0 if s.done else gamma) * eye[len(steps) + i] for i, s in enumerate(steps)]
+        [eye[i] - (0.0 if s.done else gamma) * eye[len(steps) + i] for i, s in enumerate(steps)]
     )
     cross = kernel(queries, visited) @ pick.T
     weights = torch.linalg.solve(pick @ kernel(visited, visited) @ pick.T + sigma, cross.T).T
