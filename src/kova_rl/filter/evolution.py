@@ -7,8 +7,9 @@ that a step forgets: about ``1/eta`` batches are remembered.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NoReturn
+from typing import Literal, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -35,7 +36,10 @@ __all__ = [
 WINDUP_LIMIT = {torch.float32: 1e6, torch.float64: 1e12}
 """The largest variance, in units of the prior's, that the unbounded evolutions may reach."""
 
-OnWindup = Literal["raise", "reset"]
+OnWindup = Literal["raise", "reset", "ignore"]
+ON_WINDUP = ("raise", "reset", "ignore")
+
+T = TypeVar("T")
 
 
 class Evolution(ABC):
@@ -61,6 +65,12 @@ class Evolution(ABC):
 
     def observe(self, memory: State, nis: float) -> None:  # noqa: B027 - most learn nothing
         """Learn from the normalised innovation squared of the update just made."""
+
+    def guard(
+        self, variances: Callable[[], Tensor], step: int, update: Callable[[], T], afresh: Callable[[], T]
+    ) -> T:
+        """``update()``; or, where P can wind up and has, an error or ``afresh()``, which starts from P_0."""
+        return update()
 
 
 def replacing(state: State, other: State, update: Update) -> Update:
@@ -225,24 +235,38 @@ class _Unbounded(Evolution):
     @abstractmethod
     def _step(self, structure: BlockDiagonal, state: State, evidence: Evidence, lr: float) -> Update: ...
 
-    def step(
-        self, structure: Covariance, state: State, memory: State, evidence: Evidence, lr: float
-    ) -> Update:
-        assert isinstance(structure, BlockDiagonal)
-        variances = structure.variances(state)
-        limit = WINDUP_LIMIT[variances.dtype]
-        lowest, highest = (float(x) for x in torch.aminmax(variances))
+    def guard(
+        self, variances: Callable[[], Tensor], step: int, update: Callable[[], T], afresh: Callable[[], T]
+    ) -> T:
+        if self.on_windup == "ignore":
+            return update()
+        found = variances()
+        limit = WINDUP_LIMIT[found.dtype]
+        lowest, highest = (float(x) for x in torch.aminmax(found))
         if lowest > 0.0 and self._grown(highest) <= limit:
             try:
-                return self._step(structure, state, evidence, lr)
+                return update()
             except NotPositiveDefinite:
                 if highest < limit**0.5:
                     raise  # whatever it is, it is not wind-up
         if self.on_windup == "raise":
-            self._raise(evidence.step, self._grown(highest), limit)
-        fresh = {key: value.clone() for key, value in state.items()}
-        structure.reset(fresh)
-        return replacing(state, fresh, self._step(structure, fresh, evidence, lr))
+            self._raise(step, self._grown(highest), limit)
+        return afresh()
+
+    def step(
+        self, structure: Covariance, state: State, memory: State, evidence: Evidence, lr: float
+    ) -> Update:
+        assert isinstance(structure, BlockDiagonal)
+
+        def update() -> Update:
+            return self._step(structure, state, evidence, lr)
+
+        def afresh() -> Update:
+            fresh = {key: value.clone() for key, value in state.items()}
+            structure.reset(fresh)
+            return replacing(state, fresh, self._step(structure, fresh, evidence, lr))
+
+        return self.guard(lambda: structure.variances(state), evidence.step, update, afresh)
 
     def _raise(self, step: int, variance: float, limit: float) -> NoReturn:
         raise CovarianceWindup(
@@ -264,7 +288,8 @@ class FadingMemory(_Unbounded):
 
     Args:
         eta: Share of the past that a step forgets, in [0, 1).
-        on_windup: ``"raise"`` or ``"reset"``.
+        on_windup: ``"raise"``; ``"reset"``; or ``"ignore"``, the algorithm as printed, without the guard:
+            P then grows until it loses positive definiteness or overflows.
     """
 
     eta: float = 0.01
@@ -272,7 +297,7 @@ class FadingMemory(_Unbounded):
 
     def __post_init__(self) -> None:
         check_eta(self.eta)
-        check_choice("on_windup", self.on_windup, ("raise", "reset"))
+        check_choice("on_windup", self.on_windup, ON_WINDUP)
 
     def _grown(self, variance: float) -> float:
         return variance / (1 - self.eta)
@@ -287,7 +312,7 @@ class RandomWalk(_Unbounded):
 
     Args:
         q: Variance added at each step, in units of the prior's, at least 0.
-        on_windup: ``"raise"`` or ``"reset"``.
+        on_windup: ``"raise"``, ``"reset"`` or ``"ignore"``, as for ``FadingMemory``.
     """
 
     q: float = 1e-4
@@ -295,7 +320,7 @@ class RandomWalk(_Unbounded):
 
     def __post_init__(self) -> None:
         check_real("q", self.q, "a number, at least 0", isinstance(self.q, int | float) and self.q >= 0)
-        check_choice("on_windup", self.on_windup, ("raise", "reset"))
+        check_choice("on_windup", self.on_windup, ON_WINDUP)
 
     def _grown(self, variance: float) -> float:
         return variance + self.q
@@ -322,7 +347,7 @@ class DirectionalForgetting(_Unbounded):
     Args:
         eta: Share of the past that a step forgets in observed directions, in [0, 1).
         bounded: See above.
-        on_windup: ``"raise"`` or ``"reset"``, for ``bounded=False``.
+        on_windup: ``"raise"``, ``"reset"`` or ``"ignore"``, for ``bounded=False``, as for ``FadingMemory``.
     """
 
     eta: float = 0.01
@@ -332,18 +357,15 @@ class DirectionalForgetting(_Unbounded):
     def __post_init__(self) -> None:
         check_eta(self.eta)
         check_choice("bounded", self.bounded, (True, False))
-        check_choice("on_windup", self.on_windup, ("raise", "reset"))
+        check_choice("on_windup", self.on_windup, ON_WINDUP)
 
     def _grown(self, variance: float) -> float:
         return variance
 
-    def step(
-        self, structure: Covariance, state: State, memory: State, evidence: Evidence, lr: float
-    ) -> Update:
-        if not self.bounded:
-            return super().step(structure, state, memory, evidence, lr)
-        assert isinstance(structure, BlockDiagonal)
-        return self._step(structure, state, evidence, lr)
+    def guard(
+        self, variances: Callable[[], Tensor], step: int, update: Callable[[], T], afresh: Callable[[], T]
+    ) -> T:
+        return update() if self.bounded else super().guard(variances, step, update, afresh)
 
     def _step(self, structure: BlockDiagonal, state: State, evidence: Evidence, lr: float) -> Update:
         return steps.directional(structure, state, evidence, lr, self.eta, self.bounded)
