@@ -84,7 +84,9 @@ class LowRank(Covariance):
         # X = [W, H L^-T] in coordinates where diag(v) is the identity: its Gram matrix is G.
         X_W = evidence.workspace.buffer("W", len(v), r, v)
         X_H = evidence.workspace.buffer("H", len(v), len(evidence.innovation), v)
-        torch.mul(W, (scale * keep)[:, None], out=X_W)
+        # Rows that nothing observes decay for ever; subnormal numbers would be many times slower.
+        faint = state["squares"] < torch.finfo(v.dtype).eps ** 3
+        torch.mul(W, (scale * keep).masked_fill_(faint, 0.0)[:, None], out=X_W)
         noise.whitened(evidence.jacobian, out=X_H).mul_(scale[:, None])
         G = _gram(X_W, X_H)
         w = noise.whiten(evidence.innovation)
