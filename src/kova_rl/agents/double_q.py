@@ -83,7 +83,7 @@ class DoubleQ:
         env: With a flat ``Box`` of observations and ``Discrete`` actions. If ``info`` has an
             ``"action_mask"``, random actions keep to it; ``info["is_success"]`` says how an episode ended.
         network: Q: N x observation to N x actions.
-        learner: What improves the network, such as :class:`FromReplay`.
+        learner: What improves the network, such as :class:`FromReplay`; None only acts.
         settings: See :class:`Settings`.
         seed: Of the environment, the exploration and the replay: the same seed, the same curve.
     """
@@ -92,7 +92,7 @@ class DoubleQ:
         self,
         env: gymnasium.Env[Any, Any],
         network: nn.Module,
-        learner: Learner,
+        learner: Learner | None,
         settings: Settings | None = None,
         seed: int = 0,
     ) -> None:
@@ -108,7 +108,7 @@ class DoubleQ:
         self.settings = settings or Settings()
         self.history = History(self.settings.window or max(1, shape[0] // 2))
         self.replay = Replay(self.settings.buffer or 8 * shape[0], shape, seed)
-        self.steps = 0
+        self.steps = self.acted = 0
         self._actions = list(range(int(env.action_space.n)))
         self._random = random.Random(seed)
         self._return = 0.0
@@ -130,6 +130,7 @@ class DoubleQ:
     def _act(self, epsilon: float) -> int:
         if self._random.random() >= epsilon:
             with torch.no_grad():
+                self.acted += 1
                 return int(self.network(self._observation).argmax())
         mask = self._info.get("action_mask")
         allowed = (
@@ -140,17 +141,17 @@ class DoubleQ:
         return self._random.choice(allowed)
 
     def _step(self, action: int) -> None:
+        before = self._observation
         after, reward, terminated, truncated, self._info = self.env.step(action)
-        reward, next_observation = float(reward), torch.as_tensor(after, dtype=torch.float32)
+        reward, self._observation = float(reward), torch.as_tensor(after, dtype=torch.float32)
+        transition = (before, action, reward, self._observation, terminated)
         self.steps += 1
         self._return += reward
-        self.replay.add(self._observation, action, reward, next_observation, terminated)
-        self.learner.update(
-            self._observation, action, reward, next_observation, terminated, self.replay, self.settings
-        )
-        self._observation = next_observation
+        self.replay.add(*transition)
         if terminated or truncated:
             self.history.ends.append(self.steps)
             self.history.successes.append(bool(self._info.get("is_success", False)))
             self.history.returns.append(self._return)
             self._begin()
+        if self.learner is not None:  # last: if it raises, the agent is where it should be
+            self.learner.update(*transition, self.replay, self.settings)

@@ -23,8 +23,9 @@ __all__ = ["FromReplay", "Learner", "OneTransition"]
 class Learner(Protocol):
     """Improves the network after each step of the environment."""
 
-    evaluations: int
-    """How many inputs the network was evaluated at so far, to learn; the paper's forward passes."""
+    @property
+    def evaluations(self) -> int:
+        """How many inputs the network was evaluated at so far, to learn; the paper's forward passes."""
 
     def update(
         self,
@@ -59,8 +60,11 @@ class FromReplay:
     ) -> None:
         self.network, self.optimizer, self.schedule = network, optimizer, schedule
         self.target = copy.deepcopy(network).requires_grad_(False)
-        self.evaluations = 0
-        self._steps = self._updates = 0
+        self._steps = self._updates = self._evaluations = 0
+
+    @property
+    def evaluations(self) -> int:
+        return self._evaluations
 
     def update(
         self,
@@ -97,7 +101,7 @@ class FromReplay:
             nn.functional.mse_loss(predictions(), y).backward()
             self.optimizer.step()
         self._updates += 1
-        self.evaluations += 3 * settings.batch
+        self._evaluations += 3 * settings.batch
 
 
 class OneTransition:

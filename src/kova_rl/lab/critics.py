@@ -1,0 +1,86 @@
+"""The critics that the experiments compare, as small settings that can be compared, stored and sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from kova_rl.agents import FromReplay, Learner, OneTransition
+from kova_rl.baselines import KTD, Optimality
+from kova_rl.filter.covariance import Covariance
+from kova_rl.filter.evolution import Evolution, FadingMemory
+from kova_rl.filter.observation import Observation
+from kova_rl.optimizer import Kova
+
+__all__ = ["Adam", "Critic", "Filtered", "Temporal"]
+
+
+AS_PRINTED = FadingMemory(0.01 / 1.01, on_windup="ignore")
+"""P_v = 0.01 P, so that P- = 1.01 P."""
+
+
+class Critic(Protocol):
+    """Makes what improves a Q-network; ``repr`` names all its settings."""
+
+    def learner(self, network: nn.Module, steps: int, gamma: float) -> Learner: ...
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam on the mean squared Bellman error, with a constant rate or one that falls to 0 linearly."""
+
+    lr: float = 1e-3
+    decaying: bool = False
+
+    def learner(self, network: nn.Module, steps: int, gamma: float) -> Learner:
+        optimizer = torch.optim.Adam(network.parameters(), self.lr)
+        schedule = (lambda update: self.lr * max(0.0, 1 - update / steps)) if self.decaying else None
+        return FromReplay(network, optimizer, schedule)
+
+
+@dataclass(frozen=True)
+class Filtered:
+    """Kova; what is None is Kova's default."""
+
+    covariance: Covariance | None = None
+    evolution: Evolution | None = None
+    observation: Observation | None = None
+
+    def optimizer(self, network: nn.Module) -> Kova:
+        chosen: dict[str, Any] = {name: value for name, value in vars(self).items() if value is not None}
+        return Kova(network, **chosen)
+
+    def learner(self, network: nn.Module, steps: int, gamma: float) -> Learner:
+        return FromReplay(network, self.optimizer(network))
+
+    def __repr__(self) -> str:
+        """With the defaults filled in, so that a run stored under another default is not taken for this."""
+        optimizer = self.optimizer(nn.Linear(1, 1))
+        return f"Kova({optimizer.covariance}, {optimizer.evolution}, {optimizer.observation})"
+
+
+@dataclass(frozen=True)
+class Temporal:
+    """KTD, the unscented filter on single transitions; by default as the paper has it, P_v = 0.01 P."""
+
+    evolution: Evolution = AS_PRINTED
+    prior: float = 10.0
+    noise: float = 1.0
+    start: str = "network"
+    double: bool = False
+
+    def learner(self, network: nn.Module, steps: int, gamma: float) -> Learner:
+        ktd = KTD(
+            network,
+            equation=Optimality(),
+            gamma=gamma,
+            prior=self.prior,
+            noise=self.noise,
+            evolution=self.evolution,
+            start=self.start,  # type: ignore[arg-type]
+            dtype=torch.float64 if self.double else None,
+        )
+        return OneTransition(ktd)
