@@ -56,10 +56,15 @@ class Filtered:
     def learner(self, network: nn.Module, steps: int, gamma: float) -> Learner:
         return FromReplay(network, self.optimizer(network))
 
+    def complete(self) -> Filtered:
+        """The same with Kova's defaults filled in."""
+        kova = self.optimizer(nn.Linear(1, 1))
+        return Filtered(kova.covariance, kova.evolution, kova.observation)
+
     def __repr__(self) -> str:
         """With the defaults filled in, so that a run stored under another default is not taken for this."""
-        optimizer = self.optimizer(nn.Linear(1, 1))
-        return f"Kova({optimizer.covariance}, {optimizer.evolution}, {optimizer.observation})"
+        whole = self.complete()
+        return f"Kova({whole.covariance}, {whole.evolution}, {whole.observation})"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,118 @@
+"""The paper's maze experiments: what is compared, at which scale, and the command that runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+from rich.console import Console
+
+from kova_rl import covariance, evolution
+from kova_rl.filter.checks import check_choice, check_whole
+from kova_rl.lab import files, pool
+from kova_rl.lab.critics import Adam, Critic, Filtered, Temporal
+from kova_rl.lab.maze import Run, run
+from kova_rl.lab.series import Series, gather, markdown, table
+
+__all__ = ["EXPERIMENTS", "Experiment", "perform", "reproduce"]
+
+Draw = Callable[[Path, list[Series], str], None]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What a figure of the paper compares."""
+
+    title: str
+    maze: str
+    critics: dict[str, Critic]
+    scales: dict[str, tuple[int, int]]
+    """Steps and seeds of each scale."""
+    looks: int = 0
+
+
+def tracked(eta: float) -> Filtered:
+    """Kova's default with another eta."""
+    default = Filtered().complete().evolution
+    return Filtered(evolution=replace(default, eta=eta))  # type: ignore[type-var]
+
+
+FIG1 = Experiment(
+    "Fig. 1: the 4x4 maze",
+    "maze4",
+    {
+        "Kova": Filtered(),
+        "memoryless (released code)": Filtered(evolution=evolution.Memoryless(0.01)),
+        "Kova as printed": Filtered(covariance.Full(), evolution.FadingMemory(0.01, on_windup="ignore")),
+        "KTD as printed": Temporal(),
+        "KTD, bounded": Temporal(evolution.PriorAnchored(0.01)),
+        "Adam 1e-3": Adam(1e-3),
+    },
+    {"smoke": (1_000, 2), "desk": (5_000, 4), "paper": (5_000, 8)},
+)
+
+ETAS = (0.1, 0.01, 0.001)
+FIG2 = Experiment(
+    "Fig. 2: the 10x10 maze",
+    "maze10",
+    {
+        **{f"Kova, eta {eta:g}": tracked(eta) for eta in ETAS},
+        **{f"memoryless, eta {eta:g}": Filtered(evolution=evolution.Memoryless(eta)) for eta in ETAS},
+        "Adam 1e-3": Adam(1e-3),
+        "Adam 3e-4, decaying": Adam(3e-4, decaying=True),
+        "Adam 1e-4": Adam(1e-4),
+    },
+    {"smoke": (2_000, 1), "desk": (30_000, 2), "paper": (100_000, 8)},
+    looks=50,
+)
+
+EXPERIMENTS = {"fig1": FIG1, "fig2": FIG2}
+
+
+def reproduce(
+    name: str, scale: str, seeds: int | None, steps: int | None, out: Path | None, console: Console
+) -> None:
+    """Run what is not finished, then write the table and the figure."""
+    from kova_rl.lab import maze_figures
+
+    check_choice("figure", name, tuple(EXPERIMENTS))
+    check_choice("--scale", scale, ("smoke", "desk", "paper"))
+    experiment = EXPERIMENTS[name]
+    scaled_steps, scaled_seeds = experiment.scales[scale]
+    steps, seeds = scaled_steps if steps is None else steps, scaled_seeds if seeds is None else seeds
+    check_whole("--steps", steps, least=1)
+    check_whole("--seeds", seeds, least=1)
+    out = Path("results") / name if out is None else out
+    jobs = [
+        Run(critic_name, experiment.maze, critic, seed, steps, out, experiment.looks)
+        for seed, (critic_name, critic) in product(range(seeds), experiment.critics.items())
+    ]
+    perform(jobs, experiment.title, console)
+    summarise(
+        jobs,
+        f"{experiment.title}, {steps:,} steps, {seeds} seeds",
+        out / name,
+        maze_figures.DRAW[name],
+        console,
+    )
+
+
+def perform(jobs: Sequence[Run], title: str, console: Console) -> None:
+    """Run those that are not finished, in parallel."""
+    missing = [job for job in jobs if not files.finished(job.path, job.config)]
+    if len(missing) < len(jobs):
+        console.print(f"{len(jobs) - len(missing)} of {len(jobs)} runs are finished already")
+    pool.run_all(run, missing, title=title, ticks=sum(job.steps for job in missing), console=console)
+
+
+def summarise(jobs: Sequence[Run], title: str, stem: Path, draw: Draw, console: Console) -> None:
+    """Print the table, and write it and the figure beside the data."""
+    series = gather(jobs)
+    console.print(table(title, series))
+    files.write(stem.with_suffix(".md"), markdown(title, series).encode())
+    draw(stem, series, title)
+    console.print(
+        f"Figure: {stem}.png and {stem}.pdf, table: {stem}.md, data: {jobs[0].path.parent}/", soft_wrap=True
+    )

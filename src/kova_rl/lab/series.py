@@ -1,0 +1,111 @@
+"""The runs of one critic, over its seeds, as the tables and figures want them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+
+from kova_rl.lab.maze import Run, run_file
+from kova_rl.lab.stats import bootstrap
+
+__all__ = ["Series", "gather", "markdown", "table"]
+
+POINTS = 200
+
+
+@dataclass(frozen=True)
+class Series:
+    """One critic: a row of ``rates`` for each seed."""
+
+    name: str
+    steps: NDArray[np.int64]
+    rates: NDArray[np.float64]
+    """Success rate, seeds x steps."""
+    cpu: NDArray[np.float64]
+    """Seconds of processor time for each run."""
+    evaluations: NDArray[np.float64]
+    """Forward passes of each run: inputs that the network was evaluated at."""
+    broken: tuple[str, ...]
+    """What stopped the learning of each run that broke down."""
+    broken_at: tuple[int, ...]
+
+    @property
+    def areas(self) -> NDArray[np.float64]:
+        """Mean success rate over the whole run, for each seed."""
+        out: NDArray[np.float64] = self.rates.mean(1)
+        return out
+
+    @property
+    def final(self) -> NDArray[np.float64]:
+        """Success rate at the end, for each seed."""
+        out: NDArray[np.float64] = self.rates[:, -1]
+        return out
+
+
+def gather(jobs: Sequence[Run]) -> list[Series]:
+    """Read the files of these runs; one series a name, in their order."""
+    names = list(dict.fromkeys(job.name for job in jobs))
+    return [_series(name, [job for job in jobs if job.name == name]) for name in names]
+
+
+def _series(name: str, jobs: Sequence[Run]) -> Series:
+    steps = np.linspace(0, jobs[0].steps, POINTS + 1).round().astype(np.int64)[1:]
+    read = [run_file(job.path) for job in jobs]
+    metas = [meta for _, _, meta in read]
+    broken = [meta["broken"] for meta in metas if meta["broken"]]
+    return Series(
+        name,
+        steps,
+        np.stack([history.curve(steps) for history, _, _ in read]),
+        np.array([meta["cpu_seconds"] for meta in metas]),
+        np.array([meta["evaluations"] for meta in metas], np.float64),
+        tuple(b["error"].split(":")[0] for b in broken),
+        tuple(b["step"] for b in broken),
+    )
+
+
+HEADINGS = (
+    "critic",
+    "success at the end",
+    "mean over the run [95%]",
+    "ms a step",
+    "passes a step",
+    "broke down",
+)
+
+
+def cells(series: Series) -> tuple[str, ...]:
+    """A row of the table."""
+    count, last = len(series.rates), int(series.steps[-1])
+    low, high = bootstrap(series.areas)
+    broke = ""
+    if series.broken:
+        broke = f"{len(series.broken)} of {count}, step {min(series.broken_at):,} on ({series.broken[0]})"
+    return (
+        series.name,
+        f"{series.final.mean():.2f} ± {series.final.std():.2f}",
+        f"{series.areas.mean():.3f} [{low:.3f}, {high:.3f}]",
+        f"{1e3 * np.median(series.cpu) / last:.2f}",
+        f"{series.evaluations.mean() / last:,.0f}",
+        broke,
+    )
+
+
+def table(title: str, all_series: Sequence[Series]) -> Table:
+    """For the terminal."""
+    out = Table(title=title)
+    for i, heading in enumerate(HEADINGS):
+        out.add_column(heading, justify="left" if i in (0, 5) else "right", no_wrap=i == 0)
+    for series in all_series:
+        out.add_row(*cells(series))
+    return out
+
+
+def markdown(title: str, all_series: Sequence[Series]) -> str:
+    """The same for a file."""
+    rows = [HEADINGS, ("---", *["---:"] * 4, "---"), *(cells(series) for series in all_series)]
+    return f"**{title}**\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
