@@ -84,8 +84,9 @@ def _adam(problem: Problem, rate: float) -> Critic:
 
 
 def _ktd(problem: Problem, noise: float, hidden: int) -> Critic:
-    module: nn.Module = network(problem.inputs, problem.seed, hidden)
-    if not hidden:
+    if hidden:
+        module: nn.Module = network(problem.inputs, problem.seed, hidden)
+    else:
         module = nn.Linear(problem.inputs, 1, bias=False)
         nn.init.zeros_(module.weight)
     return KTDCritic(module, problem.gamma, noise, eta=1 / WINDOW if problem.tracking else 0.0)
@@ -134,3 +135,13 @@ def build(critic: str | Make, problem: Problem, setting: float | None = None) ->
     check_choice("critic", critic, tuple(CRITICS))
     spec = CRITICS[critic]
     return spec.build(problem, spec.choices[0] if setting is None else setting)
+
+
+def describe(critic: str) -> str:
+    """What a named critic is made of, so that runs of other defaults are not taken for its own."""
+    built = build(critic, Problem(inputs=2, gamma=0.9, seed=0))
+    if not isinstance(built, NetworkCritic) or not isinstance(built.optimizer, Kova):
+        return CRITICS[critic].label
+    filter_ = built.optimizer
+    rate = filter_.param_groups[0]["lr"]
+    return f"lr {rate}, {filter_.covariance}, {filter_.evolution}, {filter_.observation}"

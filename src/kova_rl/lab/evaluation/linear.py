@@ -48,8 +48,7 @@ class LSTD:
 
     def weights(self) -> Array:
         """w, of shape (k,)."""
-        solved: Array = np.linalg.solve(self.A + self.ridge * np.eye(len(self.b)), self.b)
-        return solved
+        return np.linalg.solve(self.A + self.ridge * np.eye(len(self.b)), self.b).astype(np.float64)
 
     def mean_std(self, states: Array) -> tuple[Array, None]:
         """Values of states; LSTD has no deviations."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kova_rl.errors import KovaError
 from kova_rl.filter.checks import check_whole
 from kova_rl.lab.evaluation.critics import Critic, Problem, build
 from kova_rl.lab.evaluation.network import Make
 from kova_rl.lab.evaluation.tasks import Task, phases
-from kova_rl.lab.evaluation.transitions import Array
+from kova_rl.lab.evaluation.transitions import Array, Transitions
 from kova_rl.lab.evaluation.walk import Walker
 from kova_rl.posterior import LEVELS
 
@@ -34,12 +36,63 @@ def looks(samples: int, parts: int) -> list[int]:
     return [(part * length + n) * STEP for part in range(parts) for n in within]
 
 
-def coverage(mean: Array, std: Array | None, truth: Array) -> Array:
-    """Share of the true values within the central 50, 80 and 95% intervals; NaN without deviations."""
+def coverage(error: Array, std: Array | None) -> Array:
+    """Share of the errors within the central 50, 80 and 95% intervals; NaN without deviations."""
     if std is None:
         return np.full(len(LEVELS), np.nan)
-    z = np.abs(truth - mean) / np.maximum(std, np.finfo(np.float64).tiny)
+    z = np.abs(error) / np.maximum(std, np.finfo(np.float64).tiny)
     return np.array([np.mean(z <= NormalDist().inv_cdf((1 + level) / 2)) for level in LEVELS])
+
+
+@dataclass(frozen=True)
+class Exam:
+    """States whose values are known."""
+
+    states: Array
+    """Features, n x k."""
+    truth: Array
+    """Values, of shape (n,)."""
+    doubt: Array | float = 0.0
+    """Standard error of the truth; NaN where nothing is known of it, and coverage has no meaning."""
+
+    def score(self, critic: Critic) -> dict[str, Any]:
+        """Error and coverage of the critic, as it is."""
+        mean, std = critic.mean_std(self.states)
+        error = mean - self.truth
+        if std is not None:
+            std = None if np.isnan(self.doubt).any() else np.hypot(std, self.doubt)
+        rest = 1 - np.var(error) / max(float(np.var(self.truth)), np.finfo(np.float64).tiny)
+        nees = np.nan if std is None else np.mean((error / np.maximum(std, 1e-150)) ** 2)
+        return {
+            "error": np.sqrt(np.mean(error**2)),
+            "explained": rest,
+            "coverage": coverage(error, std),
+            "nees": nees,
+        }
+
+
+def follow(
+    critic: Critic, more: Callable[[], Transitions], seen: int, at: Sequence[int], exam: Exam, tick: Tick
+) -> list[dict[str, Any]]:
+    """Show the critic samples, from ``seen`` on, and examine it after each count of ``at``.
+
+    A critic whose filter breaks down is not shown any more; its marks are NaN from there.
+    """
+    rows: list[dict[str, Any]] = []
+    broken = False
+    for look in at:
+        while seen < look:
+            batch = more()
+            try:
+                if not broken:
+                    critic.observe(batch)
+            except KovaError:
+                broken = True
+            seen += len(batch)
+            tick(len(batch))
+        found = exam.score(critic)
+        rows.append({name: value * np.nan for name, value in found.items()} if broken else found)
+    return rows
 
 
 def evaluate_one(
@@ -67,9 +120,10 @@ def evaluate_one(
         tick: Called with the samples seen since the last call.
 
     Returns:
-        ``samples`` (C,), the checkpoints; ``error`` (C,), root mean square over the states; ``coverage``
-        (C, 3) of the 50, 80 and 95% intervals and ``nees`` (C,), the mean of (error / std)^2, NaN
-        without deviations; and of the end, over the states, ``mean``, ``std`` and ``truth``.
+        ``samples`` (C,), the checkpoints; ``error`` (C,), root mean square over the states;
+        ``explained`` (C,), the explained variance; ``coverage`` (C, 3) of the 50, 80 and 95% intervals and
+        ``nees`` (C,), the mean of (error / std)^2, both NaN without deviations; and of the end, over
+        the states, ``mean``, ``std`` and ``truth``.
 
     Example:
         >>> from kova_rl import Kova
@@ -88,27 +142,19 @@ def evaluate_one(
 
 
 def _run(parts: tuple[Task, ...], critic: Critic, at: list[int], seed: int, tick: Tick) -> Curves:
-    walker, seen, rows = Walker(parts[0], np.random.default_rng([seed, 0])), 0, []
+    walker = Walker(parts[0], np.random.default_rng([seed, 0]))
+    rows: list[dict[str, Any]] = []
+    each, seen = len(at) // len(parts), 0
     for part, task in enumerate(parts):
         walker.enter(task)
-        truth = task.values()
-        for look in at[part * len(at) // len(parts) : (part + 1) * len(at) // len(parts)]:
-            while seen < look:
-                critic.observe(walker.walk(STEP))
-                seen += STEP
-                tick(STEP)
-            mean, std = critic.mean_std(task.features)
-            rows.append(_score(mean, std, truth))
-    curves = {"samples": np.array(at), **{k: np.array([row[k] for row in rows]) for k in rows[0]}}
-    end = {"mean": mean, "truth": truth, "std": np.full_like(mean, np.nan) if std is None else std}
-    return curves | end
+        exam, points = Exam(task.features, task.values()), at[part * each : (part + 1) * each]
+        rows += follow(critic, lambda: walker.walk(STEP), seen, points, exam, tick)
+        seen = points[-1]
+    mean, std = critic.mean_std(task.features)
+    end = {"mean": mean, "truth": exam.truth, "std": np.full_like(mean, np.nan) if std is None else std}
+    return stacked(at, rows) | end
 
 
-def _score(mean: Array, std: Array | None, truth: Array) -> dict[str, Any]:
-    error = mean - truth
-    nees = np.nan if std is None else np.mean((error / np.maximum(std, 1e-300)) ** 2)
-    return {
-        "error": np.sqrt(np.mean(error**2)),
-        "coverage": coverage(mean, std, truth),
-        "nees": nees,
-    }
+def stacked(at: Sequence[int], rows: Sequence[dict[str, Any]]) -> Curves:
+    """Marks by checkpoint as arrays by name."""
+    return {"samples": np.array(at), **{name: np.array([row[name] for row in rows]) for name in rows[0]}}

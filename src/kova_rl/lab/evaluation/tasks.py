@@ -63,7 +63,8 @@ class Task:
 def _bumps(places: Array, centres: Array, width: float) -> Array:
     """Gaussian radial basis functions of places, S x k."""
     square = ((places[:, None] - centres[None]) ** 2).sum(-1)
-    return np.exp(-0.5 * square / width**2)
+    bumps: Array = np.exp(-0.5 * square / width**2)
+    return bumps
 
 
 def _always(row: list[float], states: int) -> Array:

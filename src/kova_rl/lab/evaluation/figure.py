@@ -1,0 +1,108 @@
+"""The picture: errors against samples, a panel a task and condition, and coverage below. Needs matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+
+from kova_rl.lab import stats
+from kova_rl.lab.evaluation.critics import CRITICS
+from kova_rl.lab.evaluation.runs import Panel
+from kova_rl.posterior import LEVELS
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+# Okabe and Ito's colours, which the colour-blind can tell apart, with a dash a family.
+STYLES: dict[str, dict[str, Any]] = {
+    "kova": {"color": "#0072B2", "lw": 2.4},
+    "kova-learned": {"color": "#56B4E9", "lw": 2.4},
+    "memoryless": {"color": "#7F7F7F", "lw": 1.4},
+    "adam": {"color": "#D55E00", "lw": 1.6},
+    "ktd": {"color": "#CC79A7", "lw": 1.4, "ls": (0, (5, 1.5))},
+    "gptd": {"color": "#E69F00", "lw": 1.4, "ls": (0, (5, 1.5))},
+    "gptd-mc": {"color": "#009E73", "lw": 1.4, "ls": (0, (5, 1.5))},
+    "lstd": {"color": "#000000", "lw": 1.3, "ls": (0, (1, 1.2))},
+    "ktd-linear": {"color": "#CC79A7", "lw": 1.0, "ls": (0, (1, 1.2))},
+    "ktd-wide": {"color": "#CC79A7", "lw": 2.0},
+}
+FLOOR = {"color": "#BBBBBB", "lw": 1.0, "ls": "-", "zorder": 0}
+
+
+def draw(paths: Sequence[Path], panels: Sequence[Panel]) -> None:
+    """Errors of every panel, and coverage of every condition, pooled over its tasks."""
+    tasks = list(dict.fromkeys(panel.task for panel in panels))
+    conditions = list(dict.fromkeys(panel.condition for panel in panels))
+    rows, columns = len(tasks) + 1, len(conditions)
+    size = (max(3.4 * columns, 7.0), 2.6 * rows + 0.9)
+    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    for panel in panels:
+        row, column = tasks.index(panel.task), conditions.index(panel.condition)
+        _errors(axes[row, column], panel)
+        if row == 0:
+            axes[row, column].set_title(panel.condition, fontweight="bold", fontsize=11)
+        if column == 0:
+            axes[row, column].set_ylabel(f"{panel.task}\nvalue error (RMS)")
+    for column, condition in enumerate(conditions):
+        _coverage(axes[-1, column], [panel for panel in panels if panel.condition == condition])
+        axes[-2, column].set_xlabel("samples seen")
+    axes[-1, 0].set_ylabel("true values inside, %")
+    handles = {label: line for ax in axes.flat for line, label in zip(*_legend(ax), strict=True)}
+    figure.legend(
+        list(handles.values()),
+        list(handles),
+        loc="outside lower center",
+        ncols=min(5, 1 + 2 * columns),
+        frameon=False,
+    )
+    for path in paths:
+        figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _legend(ax: Any) -> tuple[list[Any], list[str]]:
+    handles, labels = ax.get_legend_handles_labels()
+    return list(handles), list(labels)
+
+
+def _errors(ax: Any, panel: Panel) -> None:
+    for name in panel.curves:
+        at, error = panel.curves[name][0]["samples"], panel.stack(name, "error")
+        mean, style = error.mean(0), STYLES[name]
+        ax.plot(at, mean, label=CRITICS[name].label, **style)
+        if len(error) > 1 and np.isfinite(error).all():
+            low, high = np.array([stats.bootstrap(column) for column in error.T]).T
+            ax.fill_between(at, low, high, color=style["color"], alpha=0.12, lw=0)
+    ax.axhline(panel.floor, label="best linear value", **FLOOR)
+    if panel.switch is None:
+        ax.set_xscale("log")
+    else:
+        ax.axvline(panel.switch, color="black", lw=0.8, ls=":")
+    _frame(ax, panel)
+
+
+def _frame(ax: Any, panel: Panel) -> None:
+    """The same decades in all panels of a task would hide the small ones: from the least to the largest."""
+    means = np.concatenate([panel.stack(name, "error").mean(0) for name in panel.curves])
+    means = means[np.isfinite(means)]
+    ax.set_yscale("log")
+    ax.set_ylim(max(float(means.min()) * 0.7, 1e-3), min(float(means.max()) * 1.3, 3.0))
+    ax.grid(axis="y", color="#EEEEEE", lw=0.8)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def _coverage(ax: Any, panels: Sequence[Panel]) -> None:
+    ideal = [100 * level for level in LEVELS]
+    ax.plot([0, 100], [0, 100], color="#BBBBBB", lw=1.0, zorder=0)
+    for name in panels[0].curves:
+        shares = np.concatenate([panel.stack(name, "coverage")[:, -1] for panel in panels])
+        if not np.isnan(shares).all():
+            ax.plot(ideal, 100 * np.nanmean(shares, 0), marker="o", ms=4, **STYLES[name])
+    ax.set(xlim=(40, 100), ylim=(-3, 103), xticks=ideal, xlabel="interval, %")
+    ax.grid(axis="y", color="#EEEEEE", lw=0.8)
+    ax.spines[["top", "right"]].set_visible(False)

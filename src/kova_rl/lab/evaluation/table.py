@@ -1,0 +1,93 @@
+"""Tables of errors and coverage, for the terminal and in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rich.table import Table
+
+from kova_rl.lab.evaluation.critics import CRITICS
+from kova_rl.lab.evaluation.runs import Panel
+from kova_rl.posterior import LEVELS
+
+COLUMNS = 4
+"""Sample counts at which errors are printed."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Headings, rows and which cells are the best of their column."""
+
+    title: str
+    headings: list[str]
+    rows: list[list[str]]
+    best: set[tuple[int, int]]
+
+
+def _points(panel: Panel) -> list[tuple[str, int]]:
+    """Headings and indices of the checkpoints that are printed."""
+    at = next(iter(panel.curves.values()))[0]["samples"]
+    if panel.switch is None:
+        first = len(at) // COLUMNS
+        return [(f"{at[i]:,}", i) for i in np.linspace(first, len(at) - 1, COLUMNS).astype(int)]
+    half = len(at) // 2
+    before = [(f"{at[i]:,}", i) for i in (half // 2, half - 1)]
+    return before + [(f"+{at[i] - panel.switch:,}", i) for i in (half + half // 2, len(at) - 1)]
+
+
+def _label(panel: Panel, name: str) -> str:
+    chosen = panel.settings.get(name)
+    return CRITICS[name].label + (f" {CRITICS[name].tuned} {chosen:g}" if chosen is not None else "")
+
+
+def grid(panel: Panel) -> Grid:
+    """Mean error over the seeds at a few counts, and how much of the truth the intervals hold at the end."""
+    points = _points(panel)
+    errors = np.array([[panel.stack(n, "error")[:, i].mean() for _, i in points] for n in panel.curves])
+    rows = []
+    for name, line in zip(panel.curves, errors, strict=True):
+        shares = panel.stack(name, "coverage")[:, -1].mean(0)
+        covered = " / ".join("-" if np.isnan(x) else f"{100 * x:.0f}" for x in shares)
+        marks = [f"{x:.3f}" if np.isfinite(x) else "broke down" for x in line]
+        rows.append([_label(panel, name), *marks, "-" if np.isnan(shares).all() else covered])
+    safe = np.where(np.isfinite(errors), errors, np.inf)
+    best = {(int(np.argmin(safe[:, j])), j + 1) for j in range(len(points))}
+    levels = " / ".join(f"{100 * level:.0f}" for level in LEVELS)
+    seeds = len(next(iter(panel.curves.values())))
+    return Grid(
+        f"{panel.task}, {panel.condition}: value error (RMS) after so many samples, mean of {seeds} seeds",
+        ["critic", *(heading for heading, _ in points), f"in {levels}%"],
+        rows,
+        best,
+    )
+
+
+def rich_table(panel: Panel) -> Table:
+    """For the terminal; the best of each column in bold."""
+    found = grid(panel)
+    caption = f"best values linear in the features: {panel.floor:.3f}"
+    if panel.switch is not None:
+        caption += f"; the truth changes at {panel.switch:,}, + counts from there"
+    out = Table(title=found.title, caption=caption)
+    for j, heading in enumerate(found.headings):
+        out.add_column(heading, justify="right" if j else "left", no_wrap=True)
+    for i, row in enumerate(found.rows):
+        out.add_row(*(f"[bold]{cell}[/]" if (i, j) in found.best else cell for j, cell in enumerate(row)))
+    return out
+
+
+def markdown(panels: Sequence[Panel]) -> str:
+    """All tables in Markdown."""
+    parts = []
+    for panel in panels:
+        found = grid(panel)
+        lines = [f"**{found.title}** (best linear: {panel.floor:.3f})", ""]
+        lines.append("| " + " | ".join(found.headings) + " |")
+        lines.append("|---|" + "---:|" * (len(found.headings) - 1))
+        for i, row in enumerate(found.rows):
+            cells = [f"**{cell}**" if (i, j) in found.best else cell for j, cell in enumerate(row)]
+            lines.append("| " + " | ".join(cells) + " |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
