@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from kova_rl import Kova, covariance, evolution, observation
-from kova_rl.demo import INPUTS, Chain, values
 from kova_rl.filter.covariance import low_rank
 from kova_rl.filter.evidence import DenseJacobian, Evidence, Noise
 from kova_rl.filter.layout import Segment
 from kova_rl.filter.step import State
+from kova_rl.lab.chain import INPUTS, Chain, values
 
 Batch = tuple[Tensor, Tensor, Tensor]
 """Jacobian (d x N), innovation and noise variances."""

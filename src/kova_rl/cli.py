@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 import tyro
@@ -13,33 +13,118 @@ from rich.console import Console
 
 import kova_rl
 from kova_rl.filter.checks import check_whole
+from kova_rl.lab.evaluation.command import Evaluate
 
 DESCRIPTION = """Value functions with error bars for deep reinforcement learning.
 
 examples:
-  kova demo                      learn a value function with error bars, beside Adam
-  kova demo --out pictures --seeds 1
+  kova demo                                   Kova, Adam and KTD learn a maze, in a minute
+  kova evaluate                               policy evaluation where the truth is known
+  kova evaluate --env CartPole-v1 --policy ppo.zip --algorithm PPO
+  kova reproduce fig1 --scale smoke           a figure of the paper
+  kova show maze10 results/fig2/data/maze10_kova--eta-0.1_seed0.npz
+  kova study --scale smoke                    the study that chose Kova's default
   kova --version
 """
+
+Scale = Literal["smoke", "desk", "paper"]
 
 
 @dataclass
 class Demo:
-    """Learn the value of a random walk with error bars, beside Adam: a table and a picture, in a minute."""
+    """Kova, Adam and KTD learn the 4x4 maze: a table and pictures, in a minute."""
 
     out: Path = Path("demo")
-    """Folder for the picture; made if it is not there."""
+    """Folder for data and pictures; made if it is not there. What is finished in it is not run again."""
     seeds: int = 3
-    """How many seeds are averaged."""
-    updates: int = 3_000
-    """Updates of each critic, at least 30. After two thirds of them the rewards turn round."""
+    """How many seeds each critic has."""
+    steps: int = 5_000
+    """Steps in the maze, at least 100."""
 
     def run(self) -> None:
-        from kova_rl.demo import run
+        from kova_rl.lab.demo import demo
 
         check_whole("--seeds", self.seeds, least=1)
-        check_whole("--updates", self.updates, least=30)
-        run(self.out, self.seeds, self.updates, Console())
+        check_whole("--steps", self.steps, least=100)
+        demo(self.out, self.seeds, self.steps, Console())
+
+
+@dataclass
+class Reproduce:
+    """Reproduce a figure of the paper: data (one file a run), PNG, PDF and a table.
+
+    smoke takes a minute, desk some minutes to an hour on 2 cores, paper is the original protocol. The
+    same command again runs only what is not finished.
+    """
+
+    figure: tyro.conf.Positional[Literal["fig1", "fig2"]]
+    """fig1: the 4x4 maze; fig2: the 10x10 maze."""
+    scale: Scale = "smoke"
+    """How many steps and seeds; paper is 5,000 steps for fig1, 100,000 for fig2, and 8 seeds."""
+    seeds: int | None = None
+    """Seeds, if not those of the scale."""
+    steps: int | None = None
+    """Steps, if not those of the scale."""
+    out: Path | None = None
+    """Folder for the results; results/FIGURE if not given."""
+
+    def run(self) -> None:
+        from kova_rl.lab.reproduce import reproduce
+
+        reproduce(self.figure, self.scale, self.seeds, self.steps, self.out, Console())
+
+
+@dataclass
+class Show:
+    """Draw what a critic believes, with its error bars.
+
+    A run in a maze: the value of each cell, its standard deviation and the greedy path, early, midway and
+    late, and as a GIF. The chain: a random walk of 30 states, learned on the spot, beside its true values.
+    """
+
+    what: tyro.conf.Positional[Literal["maze4", "maze6", "maze10", "chain"]]
+    """What is drawn."""
+    run_file: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(name="RUN")] = None
+    """The data file of a run that kept its beliefs, as `kova reproduce fig2` and `kova demo` write them."""
+    out: Path = Path("pictures")
+    """Folder for the pictures."""
+    seeds: int = 3
+    """Of the chain: how many seeds are averaged."""
+    updates: int = 3_000
+    """Of the chain: updates of each critic, at least 30; after two thirds the rewards turn round."""
+
+    def run(self) -> None:
+        if self.what == "chain":
+            from kova_rl.lab.chain import run
+
+            check_whole("--seeds", self.seeds, least=1)
+            check_whole("--updates", self.updates, least=30)
+            run(self.out, self.seeds, self.updates, Console())
+            return
+        if self.run_file is None:
+            raise ValueError(f"which run? kova show {self.what} RUN, a file that 'kova reproduce' wrote")
+        from kova_rl.lab.show import show
+
+        still, moving = show(self.what, self.run_file, self.out)
+        print(f"Picture: {still}, moving: {moving}")
+
+
+@dataclass
+class Study:
+    """The study that chose Kova's default: a factorial on two mazes and on policy evaluation.
+
+    Prints the settings in their order, with bootstrap intervals, and writes the table and the data.
+    """
+
+    scale: Scale = "smoke"
+    """smoke: 500 steps, 1 seed; desk: 5,000 steps, 2 seeds; paper: 5,000 steps, 4 seeds (hours)."""
+    out: Path = Path("results/study")
+    """Folder for the results."""
+
+    def run(self) -> None:
+        from kova_rl.lab.study import study
+
+        study(self.scale, self.out, Console())
 
 
 @dataclass
@@ -50,7 +135,14 @@ class Info:
         print(f"kova-rl {kova_rl.__version__}, torch {torch.__version__}, Python {sys.version.split()[0]}")
 
 
-Command = Annotated[Demo, tyro.conf.subcommand("demo")] | Annotated[Info, tyro.conf.subcommand("info")]
+Command = (
+    Annotated[Demo, tyro.conf.subcommand("demo")]
+    | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
+    | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
+    | Annotated[Show, tyro.conf.subcommand("show")]
+    | Annotated[Study, tyro.conf.subcommand("study")]
+    | Annotated[Info, tyro.conf.subcommand("info")]
+)
 
 
 def main(arguments: list[str] | None = None) -> None:

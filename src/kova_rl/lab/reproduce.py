@@ -107,12 +107,13 @@ def perform(jobs: Sequence[Run], title: str, console: Console) -> None:
     pool.run_all(run, missing, title=title, ticks=sum(job.steps for job in missing), console=console)
 
 
-def summarise(jobs: Sequence[Run], title: str, stem: Path, draw: Draw, console: Console) -> None:
+def summarise(jobs: Sequence[Run], title: str, stem: Path, draw: Draw | None, console: Console) -> None:
     """Print the table, and write it and the figure beside the data."""
     series = gather(jobs)
     console.print(table(title, series))
     files.write(stem.with_suffix(".md"), markdown(title, series).encode())
-    draw(stem, series, title)
-    console.print(
-        f"Figure: {stem}.png and {stem}.pdf, table: {stem}.md, data: {jobs[0].path.parent}/", soft_wrap=True
-    )
+    where = f"table: {stem}.md, data: {jobs[0].path.parent}/"
+    if draw is not None:
+        draw(stem, series, title)
+        where = f"figure: {stem}.png and {stem}.pdf, {where}"
+    console.print(where[0].upper() + where[1:], soft_wrap=True)

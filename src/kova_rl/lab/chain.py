@@ -1,4 +1,4 @@
-"""The demo: evaluate a random walk whose true values are known, with error bars, beside Adam."""
+"""A random walk whose true values are known, evaluated with error bars, beside Adam."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ Make = Callable[[nn.Module], torch.optim.Optimizer]
 
 
 def critics() -> dict[str, Make]:
-    """The critics that the demo compares."""
+    """The critics that are compared."""
     learned = partial(Kova, evolution=evolution.Leakage(0.001), observation=observation.Adaptive())
     faster = partial(Kova, evolution=evolution.Leakage(0.1))
     return {
@@ -143,9 +143,9 @@ def run(out: Path, seeds: int, updates: int, console: Console) -> None:
         pairs = [(belief, truth) for run in runs for belief in run.beliefs.values()]
         if pairs:
             console.print(f"Error bars of {runs[0].name}: {calibration(pairs)}", soft_wrap=True)
-    path = out / "values.png"
+    path = out / "chain.png"
     try:
-        from kova_rl.demo_figure import draw
+        from kova_rl.lab.chain_figure import draw
     except ImportError:
         console.print("No picture without matplotlib: pip install 'kova-rl[plots]'")
         return

@@ -1,4 +1,4 @@
-"""The demo's picture. Needs matplotlib."""
+"""The chain's picture. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib
 from torch import Tensor
 
-from kova_rl.demo import STATES, Result
+from kova_rl.lab.chain import STATES, Result
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

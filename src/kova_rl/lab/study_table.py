@@ -1,0 +1,84 @@
+"""The table of the study: one row a setting, one column a task."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rich.table import Table
+
+from kova_rl.lab.stats import bootstrap
+
+__all__ = ["Entry", "markdown", "table"]
+
+Columns = Mapping[str, Mapping[str, list[float]]]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One setting: its marks by column, one for each seed, and its mean rank over the columns."""
+
+    name: str
+    marks: dict[str, list[float]]
+    rank: float
+    milliseconds: float
+
+    @classmethod
+    def ranked(
+        cls, columns: Columns, cost: Mapping[str, list[float]], larger_is_better: Collection[str]
+    ) -> list[Entry]:
+        """Best mean rank first. Ties share their rank."""
+        names = list(next(iter(columns.values())))
+        ranks = np.zeros(len(names))
+        for column, by_name in columns.items():
+            sign = -1 if column in larger_is_better else 1
+            means = np.array([sign * np.mean(by_name[name]) for name in names])
+            better = (means[None, :] < means[:, None]).sum(1)
+            level = (means[None, :] == means[:, None]).sum(1)
+            ranks += (better + (level + 1) / 2) / len(columns)
+        entries = [
+            cls(
+                name,
+                {column: columns[column][name] for column in columns},
+                rank,
+                float(np.median(cost[name])),
+            )
+            for name, rank in zip(names, ranks.tolist(), strict=True)
+        ]
+        return sorted(entries, key=lambda entry: entry.rank)
+
+    def cells(self) -> list[str]:
+        """Its row."""
+        shown = []
+        for values in self.marks.values():
+            low, high = bootstrap(values)
+            shown.append(f"{np.mean(values):.3f} [{low:.3f}, {high:.3f}]")
+        return [self.name, f"{self.rank:.1f}", *shown, f"{self.milliseconds:.2f}"]
+
+
+def headings(entries: Sequence[Entry]) -> list[str]:
+    return ["setting", "mean rank", *entries[0].marks, "ms a step (mazes)"]
+
+
+CAPTION = (
+    "Mazes: mean success rate over the run, larger is better. Tasks: geometric mean of the value error over "
+    "the run, smaller is better. In brackets: 95% bootstrap interval over the seeds."
+)
+
+
+def table(title: str, entries: Sequence[Entry]) -> Table:
+    """For the terminal, without the intervals."""
+    out = Table(title=title, caption=CAPTION)
+    for i, heading in enumerate(headings(entries)):
+        out.add_column(heading, justify="right" if i else "left")
+    for entry in entries:
+        out.add_row(*(cell.split(" [")[0] for cell in entry.cells()))
+    return out
+
+
+def markdown(title: str, entries: Sequence[Entry]) -> str:
+    """All of it, for a file."""
+    head = headings(entries)
+    rows = [head, ["---"] + ["---:"] * (len(head) - 1), *(entry.cells() for entry in entries)]
+    return f"**{title}**\n\n{CAPTION}\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
