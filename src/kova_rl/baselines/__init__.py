@@ -2,7 +2,8 @@
 
 from kova_rl.baselines.gptd_kernel import Gaussian, KernelGPTD
 from kova_rl.baselines.gptd_linear import LinearGPTD
-from kova_rl.baselines.ktd import KTD, Equation, Evaluation, KTDInfo, Optimality, Sarsa
+from kova_rl.baselines.ktd import KTD, KTDInfo
+from kova_rl.baselines.ktd_equations import Equation, Evaluation, Optimality, Sarsa
 
 __all__ = [
     "KTD",

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import operator
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, NoReturn, SupportsIndex, cast
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
 
+from kova_rl.baselines.ktd_equations import Action, Equation, Optimality
+from kova_rl.baselines.many import ManyWeights
 from kova_rl.errors import InvalidBatch, NonFiniteBatch, NotPositiveDefinite, StateMismatch
 from kova_rl.filter.checks import check_choice, check_dtype, check_positive, check_real
 from kova_rl.filter.covariance import Full
@@ -20,76 +19,10 @@ from kova_rl.filter.evolution import Evolution, FadingMemory
 from kova_rl.filter.predict import check_predictable, inflation, predict
 from kova_rl.posterior import Belief
 
-__all__ = ["KTD", "Equation", "Evaluation", "KTDInfo", "Optimality", "Sarsa"]
+__all__ = ["KTD", "KTDInfo"]
 
 FLOOR = 1e-4
 """The least variance of an innovation, as in the released code."""
-
-ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.LeakyReLU, nn.SiLU, nn.GELU, nn.Softplus, nn.Identity)
-"""Activations that the fast path applies to all sigma points at once."""
-
-Action = SupportsIndex | None
-
-
-class Equation(ABC):
-    """Which reward the weights predict. ``here`` and ``there`` are the network's outputs at s and s'.
-
-    Both are (sigma points) x (actions); ``there`` is None where the episode ended, and drops out.
-    """
-
-    @abstractmethod
-    def __call__(
-        self, here: Tensor, there: Tensor | None, gamma: float, action: Action, next_action: Action
-    ) -> Tensor:
-        """The predicted reward, one for each sigma point."""
-
-
-@dataclass(frozen=True)
-class Evaluation(Equation):
-    """``r = V(s) - gamma V(s')``: the value of the policy that acts. The network has one output."""
-
-    def __call__(
-        self, here: Tensor, there: Tensor | None, gamma: float, action: Action, next_action: Action
-    ) -> Tensor:
-        if here.shape[1] != 1:
-            raise InvalidBatch(
-                f"Evaluation needs a network with one output, V(s), got {here.shape[1]}: use Sarsa or "
-                "Optimality"
-            )
-        return here[:, 0] if there is None else here[:, 0] - gamma * there[:, 0]
-
-
-@dataclass(frozen=True)
-class Sarsa(Equation):
-    """``r = Q(s, a) - gamma Q(s', a')``: the policy's Q. The network has one output an action."""
-
-    def __call__(
-        self, here: Tensor, there: Tensor | None, gamma: float, action: Action, next_action: Action
-    ) -> Tensor:
-        now = _column(here, action, "action")
-        return now if there is None else now - gamma * _column(there, next_action, "next_action")
-
-
-@dataclass(frozen=True)
-class Optimality(Equation):
-    """``r = Q(s, a) - gamma max_b Q(s', b)``: the best policy's Q. The network has one output an action."""
-
-    def __call__(
-        self, here: Tensor, there: Tensor | None, gamma: float, action: Action, next_action: Action
-    ) -> Tensor:
-        now = _column(here, action, "action")
-        return now if there is None else now - gamma * there.amax(1)
-
-
-def _column(values: Tensor, action: Action, name: str) -> Tensor:
-    """The outputs for one action."""
-    try:
-        index = operator.index(cast(SupportsIndex, action))
-    except TypeError:
-        index = -1
-    if not 0 <= index < values.shape[1]:
-        raise InvalidBatch(f"{name} must be a whole number in [0, {values.shape[1]}), got {action!r}")
-    return values[:, index]
 
 
 class KTDInfo(NamedTuple):
@@ -199,7 +132,7 @@ class KTD:
         check_predictable(evolution)
         check_choice("start", start, ("network", "zeros"))
         check_dtype(dtype)
-        self._network = _Network(module)
+        self._network = ManyWeights(module)
         d = self._network.size
         above = isinstance(kappa, int | float) and kappa > -d
         check_real("kappa", kappa, f"a number above -d = -{d}", above)
@@ -242,7 +175,7 @@ class KTD:
         Args:
             state: One observation, without a batch dimension: a tensor or an array.
             reward: One number.
-            next_state: The next observation. It is evaluated in any case, and dropped if ``terminated``.
+            next_state: The next observation; not looked at if ``terminated``.
             terminated: Whether the episode ended in ``next_state``, so that nothing follows. A
                 truncated episode goes on: False.
             action: The action taken, for ``Sarsa`` and ``Optimality``.
@@ -256,9 +189,9 @@ class KTD:
 
         After an error nothing has changed.
         """
-        states = self._pair(state, next_state)
-        observed = self._number(reward)
         done = bool(terminated)
+        states = self._pair(state, state if done else next_state)
+        observed = self._number(reward)
 
         def rewards(values: Tensor) -> Tensor:
             there = None if done else values[:, 1]
@@ -456,96 +389,3 @@ class KTD:
         if not math.isfinite(number):
             self._refuse(f"the reward is {number}")
         return number
-
-
-class _Network:
-    """A module as a function of a vector of weights, for many vectors at once."""
-
-    def __init__(self, module: nn.Module) -> None:
-        if not isinstance(module, nn.Module):
-            raise ValueError(f"module must be a torch.nn.Module, got {type(module).__name__}")
-        named = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        if not named:
-            raise ValueError(f"{type(module).__name__} has no trainable parameters: KTD needs at least one")
-        kinds = {(p.dtype, p.device) for p in named.values()}
-        if len(kinds) > 1 or not all(dtype.is_floating_point for dtype, _ in kinds):
-            listed = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
-            raise ValueError(f"all parameters must have one real dtype and one device, got {listed}")
-        self.module, self.names, self.parameters = module, list(named), list(named.values())
-        self.shapes = {name: list(p.shape) for name, p in named.items()}
-        self._sizes = [p.numel() for p in self.parameters]
-        self.size = sum(self._sizes)
-        self._layers = _plain_layers(module)
-
-    def gather(self) -> Tensor:
-        """The weights as a vector."""
-        return torch.cat([p.detach().flatten() for p in self.parameters])
-
-    @torch.no_grad()
-    def scatter(self, weights: Tensor) -> None:
-        """Write a vector into the module."""
-        for p, part in zip(self.parameters, weights.split(self._sizes), strict=True):
-            p.copy_(part.view_as(p))
-
-    def __call__(self, points: Tensor, states: Tensor) -> Tensor:
-        """Outputs of each row of ``points`` at each state: (points) x (states) x (outputs)."""
-        parts = points.split(self._sizes, 1)
-        stacked = [part.view(-1, *p.shape) for part, p in zip(parts, self.parameters, strict=True)]
-        if self._layers and (states.ndim != 2 or states.shape[1] != stacked[0].shape[2]):
-            raise InvalidBatch(
-                f"the network takes observations of length {stacked[0].shape[2]}, got shape "
-                f"{tuple(states.shape[1:])}"
-            )
-        out = self._batched(stacked, states) if self._layers else self._mapped(stacked, states)
-        out = out[:, :, None] if out.ndim == 2 else out
-        if out.ndim != 3 or out.shape[1] != len(states):
-            raise InvalidBatch(
-                "the module must return one row of outputs for each observation, got shape "
-                f"{tuple(out.shape[1:])} for {len(states)} observations"
-            )
-        return out
-
-    def _batched(self, stacked: Sequence[Tensor], states: Tensor) -> Tensor:
-        """Linear layers as batched products: half the time of ``vmap``."""
-        out, rest = states.expand(len(stacked[0]), *states.shape), iter(stacked)
-        for layer in self._layers:
-            if not isinstance(layer, nn.Linear):
-                out = layer(out)
-                continue
-            weight = next(rest).mT
-            if layer.bias is None:
-                out = torch.bmm(out, weight)
-            else:
-                out = torch.baddbmm(next(rest)[:, None], out, weight)
-        return out
-
-    def _mapped(self, stacked: Sequence[Tensor], states: Tensor) -> Tensor:
-        """Any module."""
-        frozen = [(name, p) for name, p in self.module.named_parameters() if not p.requires_grad]
-        fixed = {
-            name: value.to(states) if value.is_floating_point() else value
-            for name, value in [*frozen, *self.module.named_buffers()]
-        }
-
-        def outputs(weights: dict[str, Tensor]) -> Tensor:
-            result: Tensor = torch.func.functional_call(self.module, {**fixed, **weights}, (states,))
-            return result
-
-        found: Tensor = torch.vmap(outputs)(dict(zip(self.names, stacked, strict=True)))
-        return found
-
-
-def _plain_layers(module: nn.Module) -> list[nn.Module]:
-    """The layers of a plain stack of Linear layers and activations; empty for any other module."""
-    layers = list(module) if type(module) is nn.Sequential else [module]
-    linear = [layer for layer in layers if type(layer) is nn.Linear]
-    weights = [p for layer in linear for p in layer.parameters()]
-    plain = (
-        all(type(layer) in (nn.Linear, *ELEMENTWISE) for layer in layers)
-        and bool(linear)
-        and linear[0] is layers[0]
-        and all(p.requires_grad for p in weights)
-        and len(set(map(id, weights))) == len(weights)
-        and not any(m._forward_hooks or m._forward_pre_hooks for m in module.modules())
-    )
-    return layers if plain else []

@@ -114,9 +114,9 @@ class LowRank(Covariance):
         """``P = D (I + B diag(f) B')^2 D`` with D a diagonal: a symmetric root, without cancellation."""
         scale = state["diagonal"].rsqrt()
         Q = state["factor"] * scale[:, None]
-        E, Y = torch.linalg.eigh(Q.T @ Q)
+        E, Y = torch.linalg.eigh((Q.T @ Q).double())  # float32 can fail to converge while W is nearly empty
         root = (1 + E.clamp(min=0.0)).sqrt()
-        return scale, Q @ Y, -1 / (root * (1 + root))
+        return scale, Q @ Y.to(Q.dtype), (-1 / (root * (1 + root))).to(Q.dtype)
 
     def halves(self, state: State, H: Tensor) -> tuple[Tensor, Tensor]:
         scale, B, f = self._whitened_root(state)
