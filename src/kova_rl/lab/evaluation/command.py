@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
+import tyro
 from rich.console import Console
 
 from kova_rl.filter.checks import check_choice, check_whole
 from kova_rl.lab import files
+
+if TYPE_CHECKING:
+    from kova_rl.lab.evaluation.runs import Panel
 
 
 @dataclass
@@ -34,25 +41,74 @@ class Evaluate:
     """Folder for the data, the tables and the pictures. Runs that are in it already are not made again."""
     workers: int | None = None
     """Processes; one a core if not given."""
+    env: str | None = None
+    """Your own environment, by its registered name, in place of --task and --condition."""
+    policy: Path | None = None
+    """Of --env: a model that Stable-Baselines3 saved."""
+    algorithm: str = "PPO"
+    """Of --policy: the class that saved it."""
+    import_: Annotated[str | None, tyro.conf.arg(name="import")] = None
+    """A module to import first, which registers --env."""
+    gamma: float = 0.99
+    """Discount in --env."""
+    stochastic: bool = False
+    """Draw the actions of --policy in place of the most likely ones."""
 
     def run(self) -> None:
         """Run what is missing, print the tables, and save all."""
-        from kova_rl.lab.evaluation.critics import CRITICS, DEFAULT
+        from kova_rl.lab.evaluation.critics import CRITICS
         from kova_rl.lab.evaluation.protocol import STEP
-        from kova_rl.lab.evaluation.runs import Study, gather
-        from kova_rl.lab.evaluation.table import markdown, rich_table
-        from kova_rl.lab.evaluation.tasks import CONDITIONS, TASKS
 
         check_whole("--seeds", self.seeds, least=1)
         check_whole("--samples", self.samples, least=20 * STEP)
         for name in self.critics:
             check_choice("--critics", name, tuple(CRITICS))
         console = Console()
+        self._report(self._solved(console) if self.env is None else self._own(self.env, console), console)
+
+    def _solved(self, console: Console) -> list[Panel]:
+        from kova_rl.lab.evaluation.critics import DEFAULT
+        from kova_rl.lab.evaluation.runs import Study, gather
+        from kova_rl.lab.evaluation.tasks import CONDITIONS, TASKS
+
+        if self.policy is not None:
+            raise ValueError("--policy needs the environment that it acts in: --env")
         tasks = tuple(TASKS) if self.task == "all" else (self.task,)
         conditions = CONDITIONS if self.condition == "all" else (self.condition,)
         critics = self.critics or DEFAULT
         study = Study(tasks, conditions, critics, self.seeds, self.samples, self.out / "runs", self.workers)
-        panels = gather(study, console)
+        return gather(study, console)
+
+    def _own(self, env: str, console: Console) -> list[Panel]:
+        from kova_rl.lab.evaluation.environment import make_env
+        from kova_rl.lab.evaluation.own import DEFAULT, evaluate
+        from kova_rl.sb3.policy import load
+
+        if self.import_ is not None:
+            _import(self.import_)
+        make_env(env).close()  # a misspelt name before anything is loaded
+        if self.policy is None:
+            raise ValueError("--env needs a policy to evaluate: --policy model.zip --algorithm PPO")
+        model = load(self.policy, self.algorithm)
+        weights = {name: p.detach().numpy().tobytes() for name, p in model.policy.state_dict().items()}
+        identity = hashlib.sha256(b"".join(weights[name] for name in sorted(weights))).hexdigest()
+        panel = evaluate(
+            env,
+            model,
+            gamma=self.gamma,
+            samples=self.samples,
+            seeds=self.seeds,
+            critics=self.critics or DEFAULT,
+            deterministic=not self.stochastic,
+            keep=self.out / "runs",
+            identity=f"{identity} {'stochastic' if self.stochastic else 'deterministic'}",
+            console=console,
+        )
+        return [panel]
+
+    def _report(self, panels: list[Panel], console: Console) -> None:
+        from kova_rl.lab.evaluation.table import markdown, rich_table
+
         for panel in panels:
             console.print(rich_table(panel))
         files.write(self.out / "tables.md", markdown(panels).encode())
@@ -65,3 +121,13 @@ class Evaluate:
         pictures = [self.out / "evaluation.png", self.out / "evaluation.pdf"]
         draw(pictures, panels)
         console.print("Pictures: " + ", ".join(map(str, pictures)))
+
+
+def _import(module: str) -> None:
+    """Import a module of the user's, which may be in the folder that the command is called from."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise ValueError(f"--import must name a module that Python finds, got {module!r} ({error})") from None

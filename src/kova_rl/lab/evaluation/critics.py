@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from kova_rl import evolution, observation
+from kova_rl.baselines import Gaussian, KernelGPTD, LinearGPTD
 from kova_rl.filter.checks import check_choice
-from kova_rl.lab.evaluation.linear import LSTD, GPTDCritic, KTDCritic
 from kova_rl.lab.evaluation.network import Make, NetworkCritic, network
+from kova_rl.lab.evaluation.sequential import LSTD, GPTDCritic, KTDCritic
 from kova_rl.lab.evaluation.transitions import Array, Transitions
 from kova_rl.optimizer import Kova
 
@@ -93,7 +94,11 @@ def _ktd(problem: Problem, noise: float, hidden: int) -> Critic:
 
 
 def _gptd(problem: Problem, noise: float, monte_carlo: bool) -> Critic:
-    return GPTDCritic(problem.inputs, problem.gamma, noise, monte_carlo=monte_carlo)
+    return GPTDCritic(LinearGPTD(problem.inputs, gamma=problem.gamma, noise=noise, monte_carlo=monte_carlo))
+
+
+def _kernel(problem: Problem, noise: float) -> Critic:
+    return GPTDCritic(KernelGPTD(Gaussian(), problem.gamma, noise, 0.01, monte_carlo=True, capacity=200))
 
 
 def _lstd(problem: Problem, setting: float) -> Critic:
@@ -114,11 +119,12 @@ CRITICS: dict[str, Spec] = {
     "gptd": Spec("GPTD, white noise", partial(_gptd, monte_carlo=False), NOISE),
     "gptd-mc": Spec("GPTD, noise of returns", partial(_gptd, monte_carlo=True), NOISE),
     "lstd": Spec("LSTD", _lstd),
+    "gptd-kernel": Spec("GPTD, kernel", _kernel, NOISE),
     "ktd-linear": Spec("KTD, linear", partial(_ktd, hidden=0), NOISE),
     "ktd-wide": Spec("KTD, 32 units", partial(_ktd, hidden=32), NOISE),
 }
-EXTRA = ("ktd-linear", "ktd-wide")
-"""Only on demand: the first is GPTD with white noise, the second takes half a minute a run."""
+EXTRA = ("gptd-kernel", "ktd-linear", "ktd-wide")
+"""Only on demand: linear KTD is GPTD with white noise, and a wide one takes half a minute a run."""
 DEFAULT = tuple(name for name in CRITICS if name not in EXTRA)
 
 

@@ -16,6 +16,7 @@ from kova_rl.posterior import LEVELS
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.ticker import LogLocator, NullLocator
 
 # Okabe and Ito's colours, which the colour-blind can tell apart, with a dash a family.
 STYLES: dict[str, dict[str, Any]] = {
@@ -27,6 +28,7 @@ STYLES: dict[str, dict[str, Any]] = {
     "gptd": {"color": "#E69F00", "lw": 1.4, "ls": (0, (5, 1.5))},
     "gptd-mc": {"color": "#009E73", "lw": 1.4, "ls": (0, (5, 1.5))},
     "lstd": {"color": "#000000", "lw": 1.3, "ls": (0, (1, 1.2))},
+    "gptd-kernel": {"color": "#009E73", "lw": 1.4, "ls": (0, (1, 1.2))},
     "ktd-linear": {"color": "#CC79A7", "lw": 1.0, "ls": (0, (1, 1.2))},
     "ktd-wide": {"color": "#CC79A7", "lw": 2.0},
 }
@@ -77,7 +79,8 @@ def _errors(ax: Any, panel: Panel) -> None:
         if len(error) > 1 and np.isfinite(error).all():
             low, high = np.array([stats.bootstrap(column) for column in error.T]).T
             ax.fill_between(at, low, high, color=style["color"], alpha=0.12, lw=0)
-    ax.axhline(panel.floor, label="best linear value", **FLOOR)
+    if panel.floor is not None:
+        ax.axhline(panel.floor, label="best linear value", **FLOOR)
     if panel.switch is None:
         ax.set_xscale("log")
     else:
@@ -90,7 +93,11 @@ def _frame(ax: Any, panel: Panel) -> None:
     means = np.concatenate([panel.stack(name, "error").mean(0) for name in panel.curves])
     means = means[np.isfinite(means)]
     ax.set_yscale("log")
-    ax.set_ylim(max(float(means.min()) * 0.7, 1e-3), min(float(means.max()) * 1.3, 3.0))
+    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+    ax.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+    ax.yaxis.set_minor_locator(NullLocator())
+    first = float(np.median([panel.stack(name, "error")[:, 0].mean() for name in panel.curves]))
+    ax.set_ylim(max(float(means.min()) * 0.7, 1e-3 * first), min(float(means.max()) * 1.3, 4.0 * first))
     ax.grid(axis="y", color="#EEEEEE", lw=0.8)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)

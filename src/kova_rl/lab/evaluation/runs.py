@@ -60,14 +60,16 @@ class Panel:
 
     task: str
     condition: str
-    floor: float
-    """The least error that values linear in the features can have, in the last phase."""
+    floor: float | None
+    """The least error that values linear in the features can have, in the last phase, if it is known."""
     switch: int | None
     """After how many samples the truth changes."""
     curves: dict[str, list[Curves]] = field(default_factory=dict)
     """By critic, one a seed."""
     settings: dict[str, float] = field(default_factory=dict)
     """What was chosen, of the critics that are tuned."""
+    note: str = ""
+    """How the truth was found, where it is not solved for."""
 
     def stack(self, critic: str, name: str) -> np.ndarray[Any, Any]:
         """One array of all seeds, seeds x ..."""

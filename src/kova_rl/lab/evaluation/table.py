@@ -49,16 +49,19 @@ def grid(panel: Panel) -> Grid:
     rows = []
     for name, line in zip(panel.curves, errors, strict=True):
         shares = panel.stack(name, "coverage")[:, -1].mean(0)
-        covered = " / ".join("-" if np.isnan(x) else f"{100 * x:.0f}" for x in shares)
-        marks = [f"{x:.3f}" if np.isfinite(x) else "broke down" for x in line]
+        covered = "/".join("-" if np.isnan(x) else f"{100 * x:.0f}" for x in shares)
+        marks = [f"{x:.3g}" if x >= 1 else f"{x:.3f}" if np.isfinite(x) else "broke down" for x in line]
+        if panel.floor is None:
+            marks.append(f"{100 * panel.stack(name, 'explained')[:, -1].mean():.0f}%")
         rows.append([_label(panel, name), *marks, "-" if np.isnan(shares).all() else covered])
     safe = np.where(np.isfinite(errors), errors, np.inf)
     best = {(int(np.argmin(safe[:, j])), j + 1) for j in range(len(points))}
-    levels = " / ".join(f"{100 * level:.0f}" for level in LEVELS)
+    levels = "/".join(f"{100 * level:.0f}" for level in LEVELS)
+    explained = ["explained"] if panel.floor is None else []
     seeds = len(next(iter(panel.curves.values())))
     return Grid(
         f"{panel.task}, {panel.condition}: value error (RMS) after so many samples, mean of {seeds} seeds",
-        ["critic", *(heading for heading, _ in points), f"in {levels}%"],
+        ["critic", *(heading for heading, _ in points), *explained, f"{levels}%"],
         rows,
         best,
     )
@@ -67,7 +70,9 @@ def grid(panel: Panel) -> Grid:
 def rich_table(panel: Panel) -> Table:
     """For the terminal; the best of each column in bold."""
     found = grid(panel)
-    caption = f"best values linear in the features: {panel.floor:.3f}"
+    caption = panel.note
+    if panel.floor is not None:
+        caption = f"best values linear in the features: {panel.floor:.3f}"
     if panel.switch is not None:
         caption += f"; the truth changes at {panel.switch:,}, + counts from there"
     out = Table(title=found.title, caption=caption)
@@ -83,7 +88,8 @@ def markdown(panels: Sequence[Panel]) -> str:
     parts = []
     for panel in panels:
         found = grid(panel)
-        lines = [f"**{found.title}** (best linear: {panel.floor:.3f})", ""]
+        aside = panel.note if panel.floor is None else f"best linear: {panel.floor:.3f}"
+        lines = [f"**{found.title}** ({aside})", ""]
         lines.append("| " + " | ".join(found.headings) + " |")
         lines.append("|---|" + "---:|" * (len(found.headings) - 1))
         for i, row in enumerate(found.rows):

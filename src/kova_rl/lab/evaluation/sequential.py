@@ -1,4 +1,4 @@
-"""Critics that are linear in the features: LSTD, KTD and GPTD. They see each transition once."""
+"""Critics that see each transition once: LSTD, KTD and GPTD."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from kova_rl.baselines.gptd_linear import LinearGPTD
-from kova_rl.baselines.ktd import KTD, Evaluation
+from kova_rl.baselines import KTD, Evaluation, KernelGPTD, LinearGPTD
 from kova_rl.evolution import PriorAnchored, Stationary
 from kova_rl.lab.evaluation.transitions import Array, Transitions
 
@@ -84,16 +83,14 @@ class KTDCritic:
 
 
 class GPTDCritic:
-    """Gaussian process temporal differences on the features; no correction for another policy.
+    """Gaussian process temporal differences, linear or with a kernel; no correction for another policy.
 
     With ``monte_carlo`` the noise is that of the returns (2005), right for random transitions; without
     it is white (2003), and biased as KTD is.
     """
 
-    def __init__(
-        self, inputs: int, gamma: float, noise: float, *, monte_carlo: bool, prior: float = 1.0
-    ) -> None:
-        self.gptd = LinearGPTD(inputs, gamma=gamma, prior=prior, noise=noise, monte_carlo=monte_carlo)
+    def __init__(self, gptd: LinearGPTD | KernelGPTD) -> None:
+        self.gptd = gptd
 
     def observe(self, batch: Transitions) -> None:
         """Condition on the rewards one by one; the importance weights are not looked at."""

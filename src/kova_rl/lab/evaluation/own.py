@@ -1,0 +1,180 @@
+"""Policy evaluation on an environment of your own, with Monte-Carlo returns for the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+import kova_rl
+from kova_rl.filter.checks import check_choice, check_real, check_whole
+from kova_rl.lab import files
+from kova_rl.lab.evaluation.critics import CRITICS, Problem, build, describe
+from kova_rl.lab.evaluation.environment import Env, Policy, acting, collect, make_env
+from kova_rl.lab.evaluation.protocol import STEP, Curves, follow, looks, stacked
+from kova_rl.lab.evaluation.rollouts import Truth, truth
+from kova_rl.lab.evaluation.runs import TUNING_SEEDS, Panel, final_error
+from kova_rl.lab.evaluation.transitions import Transitions
+from kova_rl.lab.evaluation.units import Units
+
+DEFAULT = ("kova", "kova-learned", "memoryless", "adam", "gptd-kernel", "lstd")
+
+
+@dataclass
+class Own:
+    """An environment, a policy, and how they are looked at. Nothing is walked before it is needed."""
+
+    env: str | Callable[[], Env]
+    policy: Policy
+    gamma: float
+    samples: int
+    states: int
+    rollouts: int
+    _seen: dict[int, Transitions] = field(default_factory=dict)
+
+    @cached_property
+    def made(self) -> Env:
+        """The environment."""
+        return make_env(self.env)
+
+    @cached_property
+    def truth(self) -> Truth:
+        """Of states of fresh episodes, whose seed no critic learns from."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(2_000)
+            return truth(self.made, self.policy, self.gamma, 2_000, self.states, self.rollouts)
+
+    def seen(self, seed: int) -> Transitions:
+        """What every critic of this seed is shown."""
+        if seed not in self._seen:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)  # of a policy that draws its actions with torch
+                self._seen[seed] = collect(self.made, self.policy, self.samples, seed)
+        return self._seen[seed]
+
+    def learn(self, critic: str, setting: float, seed: int, tick: Callable[[int], None]) -> Curves:
+        """One run, its errors in the environment's own units."""
+        known, seen = self.truth, self.seen(seed)
+        plain = not isinstance(self.made.observation_space, gymnasium.spaces.Box)
+        units = Units.of(seen, self.gamma, plain)
+        shown, at = units.transitions(seen), looks(self.samples, 1)
+        learner = build(critic, Problem(shown.states.shape[1], self.gamma, seed), setting)
+        batches = iter(_pieces(shown))
+        rows = follow(learner, lambda: next(batches), 0, at, units.exam(known), tick)
+        curves = stacked(at, rows)
+        return curves | {"error": curves["error"] * units.reward}
+
+
+def _pieces(seen: Transitions) -> list[Transitions]:
+    columns = vars(seen)
+    starts = range(0, len(seen) - STEP + 1, STEP)
+    return [Transitions(**{name: x[t : t + STEP] for name, x in columns.items()}) for t in starts]
+
+
+def evaluate(
+    env: str | Callable[[], Env],
+    policy: Any,
+    *,
+    gamma: float = 0.99,
+    samples: int = 10_000,
+    seeds: int = 3,
+    critics: Sequence[str] = DEFAULT,
+    deterministic: bool = True,
+    states: int = 50,
+    rollouts: int = 8,
+    keep: Path | None = None,
+    identity: str = "",
+    console: Console | None = None,
+) -> Panel:
+    """Value error and coverage of critics that learn the values of your policy in your environment.
+
+    Args:
+        env: A registered name, or a function that makes the environment.
+        policy: A function of the observation that returns an action, or a Stable-Baselines3 model.
+        gamma: Discount, in [0, 1].
+        samples: Transitions that each critic sees.
+        seeds: How many seeds are averaged.
+        critics: Names of ``critics.CRITICS``.
+        deterministic: Whether a model's actions are its most likely ones, or drawn.
+        states: How many states are examined.
+        rollouts: Returns that are averaged for each, where the environment can be copied.
+        keep: Folder for one file a run; runs that are there are not made again.
+        identity: What tells this environment and policy from others in that folder.
+        console: For the progress bar; None for none.
+
+    Returns:
+        The curves, by critic and seed, for ``table.rich_table`` and ``figure.draw``; ``note`` says how the
+        truth was found and how sure it is.
+    """
+    check_real("gamma", gamma, "a number in [0, 1]", isinstance(gamma, (int, float)) and 0 <= gamma <= 1)
+    for name, value, least in (("samples", samples, 20 * STEP), ("seeds", seeds, 1), ("states", states, 2)):
+        check_whole(name, value, least)
+    for name in critics:
+        check_choice("critics", name, tuple(CRITICS))
+    own = Own(env, acting(policy, deterministic), gamma, samples, states, rollouts)
+    title = env if isinstance(env, str) else getattr(env, "__name__", "environment")
+    with Progress(console=console or Console(quiet=True), transient=True) as progress:
+        runs = Runs(own, title, identity, keep, progress)
+        return runs.panel(critics, seeds)
+
+
+@dataclass
+class Runs:
+    """The runs of one environment and policy."""
+
+    own: Own
+    title: str
+    identity: str
+    keep: Path | None
+    progress: Progress
+
+    def panel(self, critics: Sequence[str], seeds: int) -> Panel:
+        """Tune on a seed of its own, learn with the others."""
+        curves, tuned, notes = {}, {}, set()
+        for name in critics:
+            choices = CRITICS[name].choices
+            setting = choices[0]
+            if len(choices) > 1:
+                setting = min(choices, key=lambda s: final_error(self.one(name, s, TUNING_SEEDS[0])[0]))
+                tuned[name] = setting
+            found = [self.one(name, setting, seed) for seed in range(seeds)]
+            curves[name] = [run for run, _ in found]
+            notes |= {note for _, note in found}
+        return Panel(self.title, "your policy", None, None, curves, tuned, "; ".join(sorted(notes)))
+
+    def one(self, critic: str, setting: float, seed: int) -> tuple[Curves, str]:
+        """The run of this seed, from its file if it is there, and how its truth was found."""
+        own = self.own
+        config = {
+            **{"env": self.title, "identity": self.identity, "gamma": own.gamma, "samples": own.samples},
+            **{"states": own.states, "rollouts": own.rollouts, "critic": critic, "setting": setting},
+            **{"seed": seed, "described": describe(critic), "version": kova_rl.__version__},
+        }
+        safe = self.title.replace("/", "-").replace(":", "-")
+        path = None if self.keep is None else self.keep / f"{safe}-{critic}-{setting:g}-{seed}.npz"
+        if path is not None and files.finished(path, config):
+            arrays, meta = files.load(path)
+            return arrays, str(meta["note"])
+        bar = self.progress.add_task(f"{CRITICS[critic].label}, seed {seed}", total=own.samples)
+        curves = own.learn(critic, setting, seed, lambda n: self.progress.advance(bar, n))
+        self.progress.remove_task(bar)
+        note = _note(own.truth)
+        if path is not None:
+            files.save(path, curves, {"config": config, "note": note})
+        return curves, note
+
+
+def _note(known: Truth) -> str:
+    spread = f"their values have mean {known.values.mean():.3g} and spread {known.values.std():.3g}"
+    if np.isnan(known.doubt).any():
+        return f"{known.note}; {spread}"
+    doubt = float(np.sqrt(np.mean(known.doubt**2)))
+    return f"{known.note}; {spread}; standard error of the truth {doubt:.2g}, which no error is below"
