@@ -36,11 +36,12 @@ FLOOR = {"color": "#BBBBBB", "lw": 1.0, "ls": "-", "zorder": 0}
 
 
 def draw(paths: Sequence[Path], panels: Sequence[Panel]) -> None:
-    """Errors of every panel, and coverage of every condition, pooled over its tasks."""
+    """Errors of every panel, and coverage: below each condition, over its tasks, or beside a single one."""
     tasks = list(dict.fromkeys(panel.task for panel in panels))
     conditions = list(dict.fromkeys(panel.condition for panel in panels))
-    rows, columns = len(tasks) + 1, len(conditions)
-    size = (max(3.4 * columns, 7.0), 2.6 * rows + 0.9)
+    single = len(conditions) == 1
+    rows, columns = (len(tasks), 2) if single else (len(tasks) + 1, len(conditions))
+    size = (8.6, 3.1 * rows + 0.9) if single else (3.4 * columns, 2.6 * rows + 0.9)
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
     for panel in panels:
         row, column = tasks.index(panel.task), conditions.index(panel.condition)
@@ -49,18 +50,16 @@ def draw(paths: Sequence[Path], panels: Sequence[Panel]) -> None:
             axes[row, column].set_title(panel.condition, fontweight="bold", fontsize=11)
         if column == 0:
             axes[row, column].set_ylabel(f"{panel.task}\nvalue error (RMS)")
-    for column, condition in enumerate(conditions):
-        _coverage(axes[-1, column], [panel for panel in panels if panel.condition == condition])
-        axes[-2, column].set_xlabel("samples seen")
-    axes[-1, 0].set_ylabel("true values inside, %")
+    for i in range(len(tasks) if single else columns):
+        pooled = panels[i : i + 1] if single else [p for p in panels if p.condition == conditions[i]]
+        ax = axes[i, 1] if single else axes[-1, i]
+        _coverage(ax, pooled)
+        axes[i if single else -2, 0 if single else i].set_xlabel("samples seen")
+        if single or i == 0:
+            ax.set_ylabel("true values inside, %")
     handles = {label: line for ax in axes.flat for line, label in zip(*_legend(ax), strict=True)}
-    figure.legend(
-        list(handles.values()),
-        list(handles),
-        loc="outside lower center",
-        ncols=min(5, 1 + 2 * columns),
-        frameon=False,
-    )
+    lines, names = list(handles.values()), list(handles)
+    figure.legend(lines, names, loc="outside lower center", ncols=min(5, 2 * columns), frameon=False)
     for path in paths:
         figure.savefig(path, dpi=130)
     plt.close(figure)
@@ -93,7 +92,7 @@ def _frame(ax: Any, panel: Panel) -> None:
     means = np.concatenate([panel.stack(name, "error").mean(0) for name in panel.curves])
     means = means[np.isfinite(means)]
     ax.set_yscale("log")
-    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     ax.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
     ax.yaxis.set_minor_locator(NullLocator())
     first = float(np.median([panel.stack(name, "error")[:, 0].mean() for name in panel.curves]))
