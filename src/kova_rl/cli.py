@@ -22,7 +22,7 @@ examples:
   kova evaluate                               policy evaluation where the truth is known
   kova evaluate --env CartPole-v1 --policy ppo.zip --algorithm PPO
   kova reproduce fig1 --scale smoke           a figure of the paper
-  kova show maze10 results/fig2/data/maze10_kova--eta-0.1_seed0.npz
+  kova show maze10 results/fig2/data/maze10_kova-eta-0.1_seed0.npz
   kova study --scale smoke                    the study that chose Kova's default
   kova --version
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import tempfile
 import zipfile
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["finished", "load", "save", "write"]
+__all__ = ["finished", "load", "named", "save", "write"]
 
 META = "meta"
 
@@ -35,6 +36,11 @@ def write(path: Path, content: bytes) -> None:
         raise
 
 
+def named(*parts: str) -> str:
+    """A file name of these parts, without what file systems or shells stumble over."""
+    return "_".join(re.sub(r"[^a-z0-9.-]+", "-", part.lower()).strip("-") for part in parts)
+
+
 def save(path: Path, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> None:
     """One run: arrays, and what they are as JSON, in an ``.npz`` that ``numpy.load`` reads without pickle."""
     buffer = io.BytesIO()
@@ -50,7 +56,7 @@ def load(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         ValueError: The file is not one of ours, or is damaged.
     """
     try:
-        with np.load(path, allow_pickle=False) as data:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as data:
             arrays = {name: data[name] for name in data.files}
         meta = json.loads(bytes(arrays.pop(META)).decode())
     except (KeyError, EOFError, zipfile.BadZipFile, ValueError) as error:

@@ -55,8 +55,7 @@ class Run:
 
     @property
     def path(self) -> Path:
-        slug = "".join(c if c.isalnum() or c in ".-" else "-" for c in self.name.lower())
-        return self.out / "data" / f"{self.maze}_{slug}_seed{self.seed}.npz"
+        return self.out / "data" / f"{files.named(self.maze, self.name)}_seed{self.seed}.npz"
 
 
 def network(cells: int) -> nn.Sequential:

@@ -40,7 +40,7 @@ def save(figure: Any, stem: Path) -> None:
     for suffix, options in ((".png", {"dpi": 150}), (".pdf", {"metadata": {"CreationDate": None}})):
         buffer = io.BytesIO()
         figure.savefig(buffer, format=suffix[1:], **options)
-        files.write(stem.with_suffix(suffix), buffer.getvalue())
+        files.write(stem.parent / f"{stem.name}{suffix}", buffer.getvalue())
     plt.close(figure)
 
 

@@ -111,7 +111,7 @@ def summarise(jobs: Sequence[Run], title: str, stem: Path, draw: Draw | None, co
     """Print the table, and write it and the figure beside the data."""
     series = gather(jobs)
     console.print(table(title, series))
-    files.write(stem.with_suffix(".md"), markdown(title, series).encode())
+    files.write(stem.parent / f"{stem.name}.md", markdown(title, series).encode())
     where = f"table: {stem}.md, data: {jobs[0].path.parent}/"
     if draw is not None:
         draw(stem, series, title)

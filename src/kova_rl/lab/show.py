@@ -132,10 +132,10 @@ def show(maze: str, path: Path, out: Path) -> tuple[Path, Path]:
     """Write the picture (PNG and PDF) and the GIF; returns the paths of PNG and GIF."""
     beliefs = read(maze, path)
     limits = _limits(beliefs)
-    stem = out / path.stem
-    _still(beliefs, limits, stem)
-    _moving(beliefs, limits, stem.with_suffix(".gif"))
-    return stem.with_suffix(".png"), stem.with_suffix(".gif")
+    still, moving = (out / f"{path.stem}{suffix}" for suffix in (".png", ".gif"))
+    _still(beliefs, limits, out / path.stem)
+    _moving(beliefs, limits, moving)
+    return still, moving
 
 
 TITLES = ("value", "standard deviation", "greedy policy and path")

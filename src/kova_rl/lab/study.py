@@ -85,8 +85,8 @@ class Evaluation:
 
     @property
     def path(self) -> Path:
-        slug = "".join(c if c.isalnum() or c in ".-" else "-" for c in self.name.lower())
-        return self.out / "data" / f"{self.task}-{self.condition}_{slug}_seed{self.seed}.npz"
+        name = files.named(f"{self.task}-{self.condition}", self.name)
+        return self.out / "data" / f"{name}_seed{self.seed}.npz"
 
     def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
         if isinstance(self.critic, Adam):
