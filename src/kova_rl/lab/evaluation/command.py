@@ -51,6 +51,8 @@ class Evaluate:
     """A module to import first, which registers --env."""
     gamma: float = 0.99
     """Discount in --env."""
+    rollouts: int = 8
+    """Returns from each state of --env that are averaged for the truth, if it can be copied."""
     stochastic: bool = False
     """Draw the actions of --policy in place of the most likely ones."""
 
@@ -100,6 +102,7 @@ class Evaluate:
             seeds=self.seeds,
             critics=self.critics or DEFAULT,
             deterministic=not self.stochastic,
+            rollouts=self.rollouts,
             keep=self.out / "runs",
             identity=f"{identity} {'stochastic' if self.stochastic else 'deterministic'}",
             console=console,

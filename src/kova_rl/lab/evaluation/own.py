@@ -115,7 +115,12 @@ def evaluate(
         truth was found and how sure it is.
     """
     check_real("gamma", gamma, "a number in [0, 1]", isinstance(gamma, (int, float)) and 0 <= gamma <= 1)
-    for name, value, least in (("samples", samples, 20 * STEP), ("seeds", seeds, 1), ("states", states, 2)):
+    for name, value, least in (
+        ("samples", samples, 20 * STEP),
+        ("seeds", seeds, 1),
+        ("states", states, 2),
+        ("rollouts", rollouts, 2),
+    ):
         check_whole(name, value, least)
     for name in critics:
         check_choice("critics", name, tuple(CRITICS))
@@ -177,4 +182,4 @@ def _note(known: Truth) -> str:
     if np.isnan(known.doubt).any():
         return f"{known.note}; {spread}"
     doubt = float(np.sqrt(np.mean(known.doubt**2)))
-    return f"{known.note}; {spread}; standard error of the truth {doubt:.2g}, which no error is below"
+    return f"{known.note}; {spread}; standard error of the truth {doubt:.2g}"

@@ -66,9 +66,7 @@ def from_copies(env: Env, policy: Policy, gamma: float, seed: int, states: int, 
     seen, values, doubt = [], [], []
     for t in range(25 * states):
         if t % 25 == 0:
-            returns = [
-                rollout(_twin(env, [seed, t, i]), observation, policy, gamma) for i in range(max(rollouts, 2))
-            ]
+            returns = [rollout(_twin(env, [seed, t, i]), observation, policy, gamma) for i in range(rollouts)]
             if None not in returns:
                 known = np.array(returns, dtype=np.float64)
                 seen.append(flatten(env.observation_space, observation))
@@ -78,7 +76,7 @@ def from_copies(env: Env, policy: Policy, gamma: float, seed: int, states: int, 
         if terminated or truncated:
             observation, _ = env.reset()
     _check_known(len(seen), gamma)
-    note = f"truth: mean of {max(rollouts, 2)} rollouts from each of {len(seen)} states"
+    note = f"truth: mean of {rollouts} rollouts from each of {len(seen)} states"
     return Truth(np.array(seen, dtype=np.float64), np.array(values), np.array(doubt), note)
 
 
