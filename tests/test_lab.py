@@ -19,7 +19,7 @@ from kova_rl.lab.maze import Run, run, run_file
 from kova_rl.lab.reproduce import FIG1, FIG2
 from kova_rl.lab.series import gather
 from kova_rl.lab.show import greedy_path
-from kova_rl.lab.study_table import Entry
+from kova_rl.lab.study_table import Entry, merged
 
 
 class TestFiles:
@@ -234,6 +234,9 @@ def test_the_greedy_path() -> None:
     assert path == [0]
 
 
+FEW = ("Adam 0.001", "Memoryless, BatchSize, P0 I", "Diagonal, Leakage 0.01, BatchSize, P0 I")
+
+
 class TestStudy:
     def test_every_setting_can_be_built_and_has_its_name(self) -> None:
         settings = list(study.configurations())
@@ -248,24 +251,28 @@ class TestStudy:
             "maze4": {"a": [0.9, 0.7], "b": [0.5, 0.5], "c": [0.1, 0.1]},
             "chain": {"a": [0.2], "b": [0.1], "c": [0.2]},
         }
-        entries = Entry.ranked(columns, {name: [1.0] for name in "abc"}, larger_is_better={"maze4"})
+        entries = Entry.ranked(columns, {name: [1.0] for name in "abc"})
         assert [(entry.name, entry.rank) for entry in entries] == [("b", 1.5), ("a", 1.75), ("c", 2.75)]
         assert entries[1].cells()[2].startswith("0.800 [0.700, 0.900]")
 
     def test_it_runs_in_small(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        few = [
-            pair
-            for pair in study.configurations()
-            if pair[0] in ("Adam 0.001", "Memoryless, BatchSize, P0 I")
-        ]
+        few = [pair for pair in study.configurations() if pair[0] in FEW]
         monkeypatch.setattr(study, "configurations", lambda: iter(few))
-        monkeypatch.setattr(study, "SCALES", {"smoke": (60, 1), "paper": (1, 1)})
+        monkeypatch.setattr(study, "SCALES", {"smoke": study.Size(60, 200, 1, 2, 60, 1)})
         monkeypatch.setattr(study, "TASKS", (("boyan", "on-policy"),))
         cli.main(["study", "--out", str(tmp_path)])
         assert "Adam 0.001" in capsys.readouterr().out
-        assert "boyan, on-policy" in (tmp_path / "study.md").read_text()
+        report = (tmp_path / "study.md").read_text()
+        assert "boyan, on-policy" in report
+        assert "The best on the 10x10 maze, 60 steps" in report
+
+    def test_more_seeds_are_merged(self) -> None:
+        first = [Entry(name, {"maze4": [mark]}, 0.0, [1.0]) for name, mark in (("a", 0.9), ("b", 0.5))]
+        both = merged(first, [Entry("a", {"maze4": [0.0, 0.0]}, 0.0, [3.0, 3.0])])
+        assert [entry.name for entry in both] == ["b", "a"]
+        assert both[1].marks == {"maze4": [0.9, 0.0, 0.0]}
 
 
 def test_the_lab_needs_no_matplotlib_until_it_draws() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -22,9 +22,12 @@ from kova_rl.filter.evolution import Evolution
 from kova_rl.lab import files, pool
 from kova_rl.lab.critics import Adam, Filtered
 from kova_rl.lab.evaluation.protocol import evaluate_one
-from kova_rl.lab.maze import Run
+from kova_rl.lab.maze import Run, run_file
 from kova_rl.lab.reproduce import perform
-from kova_rl.lab.study_table import Entry, markdown, table
+from kova_rl.lab.series import gather
+from kova_rl.lab.series import markdown as series_markdown
+from kova_rl.lab.series import table as series_table
+from kova_rl.lab.study_table import Entry, markdown, merged, table
 
 __all__ = ["configurations", "study"]
 
@@ -46,9 +49,29 @@ RATES = (1e-2, 3e-3, 1e-3, 3e-4)
 
 MAZES = ("maze4", "maze6")
 TASKS = tuple(product(("chain", "grid", "boyan"), ("on-policy", "switch")))
-SAMPLES = 10_000
-SCALES = {"smoke": (500, 1), "desk": (5_000, 2), "paper": (5_000, 4)}
-"""Steps in a maze, and seeds."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is run."""
+
+    steps: int
+    """In each small maze."""
+    samples: int
+    """Of each task."""
+    few: int
+    """Seeds of every setting."""
+    seeds: int
+    """Seeds of the better ones."""
+    final_steps: int
+    final_seeds: int
+
+
+SCALES = {
+    "smoke": Size(500, 1_000, 1, 1, 500, 1),
+    "desk": Size(5_000, 10_000, 1, 2, 10_000, 1),
+    "paper": Size(5_000, 10_000, 2, 4, 30_000, 3),
+}
 
 
 def configurations() -> Iterator[tuple[str, Setting]]:
@@ -105,34 +128,71 @@ def evaluation(job: Evaluation, tick: Callable[[int], None]) -> None:
 
 
 def study(scale: str, out: Path, console: Console) -> list[Entry]:
-    """Run what is not finished, print the table and write it."""
+    """Run what is not finished, in three rounds, print the tables and write them.
+
+    All settings on the small mazes and the tasks with few seeds; the best third, and all of Adam and
+    Memoryless, with more; the best four tracked filters, the best Adam and the best Memoryless on the
+    10x10 maze.
+    """
     check_choice("--scale", scale, tuple(SCALES))
-    steps, seeds = SCALES[scale]
-    settings = list(configurations())
-    samples = SAMPLES if steps == SCALES["paper"][0] else SAMPLES // 10
+    size = SCALES[scale]
+    settings = dict(configurations())
+    entries = play(settings, range(size.few), size, out, console)
+    kept = {entry.name: settings[entry.name] for entry in entries[: len(entries) // 3]}
+    kept |= {name: critic for name, critic in settings.items() if not is_tracked(name)}
+    later = play(kept, range(size.few, size.seeds), size, out, console)
+    entries = merged(entries, later)
+    title = (
+        f"{len(settings)} settings, {size.steps:,} steps a maze, {size.samples:,} samples a task, "
+        f"{size.few} seeds; {len(kept)} of them {size.seeds}"
+    )
+    console.print(table(title, entries[:20]))
+    report = markdown(title, entries)
+    jobs = [
+        Run(name, "maze10", settings[name], seed, size.final_steps, out)
+        for seed, name in product(range(size.final_seeds), finalists(entries))
+    ]
+    perform(jobs, "the best on the 10x10 maze", console)
+    final = f"The best on the 10x10 maze, {size.final_steps:,} steps, {size.final_seeds} seeds"
+    console.print(series_table(final, gather(jobs)))
+    report += "\n" + series_markdown(final, gather(jobs))
+    files.write(out / "study.md", report.encode())
+    console.print(f"All of it: {out / 'study.md'}, data: {out / 'data'}/", soft_wrap=True)
+    return entries
+
+
+def play(
+    settings: Mapping[str, Setting], seeds: range, size: Size, out: Path, console: Console
+) -> list[Entry]:
+    """Run these settings on the small mazes and the tasks, and rank them."""
     mazes = [
-        Run(name, maze, critic, seed, steps, out)
-        for seed, maze, (name, critic) in product(range(seeds), MAZES, settings)
+        Run(name, maze, critic, seed, size.steps, out)
+        for seed, maze, (name, critic) in product(seeds, MAZES, settings.items())
     ]
     tasks = [
-        Evaluation(name, task, condition, critic, seed, samples, out)
-        for seed, (task, condition), (name, critic) in product(range(seeds), TASKS, settings)
+        Evaluation(name, task, condition, critic, seed, size.samples, out)
+        for seed, (task, condition), (name, critic) in product(seeds, TASKS, settings.items())
     ]
     missing = [job for job in tasks if not files.finished(job.path, job.config)]
     pool.run_all(evaluation, missing, title="policy evaluation", ticks=len(missing), console=console)
     perform(mazes, "mazes", console)
-    entries = collect(mazes, tasks)
-    title = f"{len(settings)} settings, {steps:,} steps a maze, {samples:,} samples a task, {seeds} seeds"
-    console.print(table(title, entries[:20]))
-    files.write(out / "study.md", markdown(title, entries).encode())
-    console.print(f"All of them: {out / 'study.md'}, data: {out / 'data'}/", soft_wrap=True)
-    return entries
+    return collect(mazes, tasks)
+
+
+def is_tracked(name: str) -> bool:
+    """Whether a setting of this name is a filter with a posterior."""
+    return not name.startswith(("Adam", "Memoryless"))
+
+
+def finalists(entries: Sequence[Entry]) -> list[str]:
+    """The best four tracked filters, and the best of Adam and of Memoryless to compare with."""
+    names = [entry.name for entry in entries]
+    best = [name for name in names if is_tracked(name) and not name.startswith("Full")][:4]
+    return best + [next(name for name in names if name.startswith(kind)) for kind in ("Adam", "Memoryless")]
 
 
 def collect(mazes: Sequence[Run], tasks: Sequence[Evaluation]) -> list[Entry]:
     """One entry a setting, best first: by the mean of its ranks in all columns."""
-    from kova_rl.lab.maze import run_file
-
     columns: dict[str, dict[str, list[float]]] = {}
     cost: dict[str, list[float]] = {}
     for job in mazes:
@@ -145,4 +205,4 @@ def collect(mazes: Sequence[Run], tasks: Sequence[Evaluation]) -> list[Entry]:
         error = np.nan_to_num(arrays["error"], nan=np.inf)
         column = f"{task.task}, {task.condition}"
         columns.setdefault(column, {}).setdefault(task.name, []).append(float(np.exp(np.log(error).mean())))
-    return Entry.ranked(columns, cost, larger_is_better=MAZES)
+    return Entry.ranked(columns, cost)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ from rich.table import Table
 
 from kova_rl.lab.stats import bootstrap
 
-__all__ = ["Entry", "markdown", "table"]
+__all__ = ["Entry", "markdown", "merged", "table"]
 
 Columns = Mapping[str, Mapping[str, list[float]]]
 
@@ -22,17 +22,17 @@ class Entry:
     name: str
     marks: dict[str, list[float]]
     rank: float
-    milliseconds: float
+    milliseconds: list[float]
 
     @classmethod
-    def ranked(
-        cls, columns: Columns, cost: Mapping[str, list[float]], larger_is_better: Collection[str]
-    ) -> list[Entry]:
-        """Best mean rank first. Ties share their rank."""
+    def ranked(cls, columns: Columns, cost: Mapping[str, list[float]]) -> list[Entry]:
+        """Best mean rank first. Ties share their rank. In a maze larger is better, elsewhere smaller."""
+        if not columns:
+            return []
         names = list(next(iter(columns.values())))
         ranks = np.zeros(len(names))
         for column, by_name in columns.items():
-            sign = -1 if column in larger_is_better else 1
+            sign = -1 if column.startswith("maze") else 1
             means = np.array([sign * np.mean(by_name[name]) for name in names])
             better = (means[None, :] < means[:, None]).sum(1)
             level = (means[None, :] == means[:, None]).sum(1)
@@ -42,7 +42,7 @@ class Entry:
                 name,
                 {column: columns[column][name] for column in columns},
                 rank,
-                float(np.median(cost[name])),
+                cost[name],
             )
             for name, rank in zip(names, ranks.tolist(), strict=True)
         ]
@@ -54,7 +54,18 @@ class Entry:
         for values in self.marks.values():
             low, high = bootstrap(values)
             shown.append(f"{np.mean(values):.3f} [{low:.3f}, {high:.3f}]")
-        return [self.name, f"{self.rank:.1f}", *shown, f"{self.milliseconds:.2f}"]
+        return [self.name, f"{self.rank:.1f}", *shown, f"{np.median(self.milliseconds):.2f}"]
+
+
+def merged(first: Sequence[Entry], more: Sequence[Entry]) -> list[Entry]:
+    """The same settings with the seeds of both, ranked anew."""
+    columns: dict[str, dict[str, list[float]]] = {}
+    cost: dict[str, list[float]] = {}
+    for entry in [*first, *more]:
+        cost.setdefault(entry.name, []).extend(entry.milliseconds)
+        for column, values in entry.marks.items():
+            columns.setdefault(column, {}).setdefault(entry.name, []).extend(values)
+    return Entry.ranked(columns, cost)
 
 
 def headings(entries: Sequence[Entry]) -> list[str]:
