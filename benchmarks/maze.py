@@ -1,4 +1,4 @@
-"""What a run in the 10x10 maze costs with each critic, over the same run with Adam. ``python -m benchmarks.maze``.
+"""What a run in the 10x10 maze costs, over the same run with Adam. ``python -m benchmarks.maze``.
 
 The whole loop is timed: environment, exploration, replay, targets, update.
 """
