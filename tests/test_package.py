@@ -56,19 +56,33 @@ def test_the_command_line_explains_itself(capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(SystemExit) as stop:
         cli.main(["demo", "--help"])
     assert stop.value.code == 0
-    assert "--updates" in capsys.readouterr().out
+    assert "--steps" in capsys.readouterr().out
     with pytest.raises(SystemExit) as stop:
-        cli.main(["demo", "--updates", "3"])
+        cli.main(["show", "chain", "--updates", "3"])
     assert stop.value.code == 2
     assert "--updates must be a whole number, at least 30, got 3" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--help"])
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(command in shown for command in ("demo", "evaluate", "reproduce", "show", "study", "info"))
 
 
-def test_the_demo_makes_a_table_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["demo", "--out", str(tmp_path / "new"), "--seeds", "1", "--updates", "120"])
+def test_the_demo_makes_a_table_and_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["demo", "--out", str(tmp_path / "new"), "--seeds", "1", "--steps", "150"])
     printed = capsys.readouterr().out
-    assert "Kova, learned noise" in printed
+    assert all(name in printed for name in ("Kova", "Adam", "KTD"))
+    for picture in ("curves.png", "curves.pdf", "maze4_kova_seed0.png", "maze4_kova_seed0.gif"):
+        assert picture in printed or picture.endswith("pdf")
+        assert (tmp_path / "new" / picture).stat().st_size > 10_000
+
+
+def test_the_chain_has_a_table_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["show", "chain", "--out", str(tmp_path / "new"), "--seeds", "1", "--updates", "120"])
+    printed = capsys.readouterr().out
+    assert "memoryless" in printed
     assert "coverage" in printed
-    assert (tmp_path / "new" / "values.png").stat().st_size > 10_000
+    assert (tmp_path / "new" / "chain.png").stat().st_size > 10_000
 
 
 def test_strategies_are_listed_where_they_are_documented() -> None:
@@ -123,7 +137,22 @@ def test_layers_import_one_way() -> None:
     allowed = {"kova_rl.errors", "kova_rl.filter.checks"}
     assert {name for name in imports(SOURCE / "targets.py") if name.startswith("kova_rl")} <= allowed
     for name in ("batch.py", "jacobian.py", "linear.py", "parameters.py", "posterior.py", "optimizer.py"):
-        assert not {"kova_rl.targets", "kova_rl.demo", "kova_rl.cli"} & imports(SOURCE / name), name
+        assert not {"kova_rl.targets", "kova_rl.cli"} & imports(SOURCE / name), name
+    upper = {
+        "baselines": r"kova_rl\.(filter|errors|posterior|baselines)\b",
+        "envs": r"kova_rl\.(filter\.checks|envs)\b",
+        "agents": r"kova_rl(\.(filter\.checks|targets|optimizer|baselines|agents))?$|kova_rl\.agents\b",
+        "sb3": r"kova_rl\.(?!lab|agents|cli)",
+    }
+    for folder, allowed_names in upper.items():
+        for path in (SOURCE / folder).rglob("*.py"):
+            ours = {name for name in imports(path) if name.startswith("kova_rl")}
+            assert all(re.match(allowed_names, name) for name in ours), (path, ours)
+    for path in SOURCE.rglob("*.py"):
+        if "lab" not in path.relative_to(SOURCE).parts and path.name != "cli.py":
+            assert not any(name.startswith("kova_rl.lab") for name in imports(path)), path
+        if "sb3" not in path.relative_to(SOURCE).parts:
+            assert not any(name.startswith("stable_baselines3") for name in imports(path)), path
 
 
 def test_importing_the_package_needs_no_optional_dependency() -> None:
