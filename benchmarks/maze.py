@@ -13,15 +13,14 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.timing import Timing, interleaved
-from kova_rl import evolution, observation
+from kova_rl import evolution
 from kova_rl.agents import DoubleQ
 from kova_rl.lab.critics import Adam, Critic, Filtered
 from kova_rl.lab.maze import make, network
 
-MEMORYLESS = Filtered(evolution=evolution.Memoryless(0.01), observation=observation.BatchSize())
 CRITICS: dict[str, tuple[Critic, float | None]] = {
     "Adam": (Adam(1e-3), None),
-    "Memoryless (the released code)": (MEMORYLESS, 1.1),
+    "Memoryless (the released code)": (Filtered(evolution=evolution.Memoryless(0.01)), 1.1),
     "Kova, the default": (Filtered(), 4.0),
 }
 """Critics, and the ratio to Adam that they may cost."""

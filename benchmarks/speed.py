@@ -42,7 +42,7 @@ BARS = [
         {"covariance": covariance.NeuronBlocks(), "evolution": evolution.PriorAnchored(0.01)},
         6.0,
     ),
-    Bar("LowRank(32), Leakage, Adaptive", {"observation": observation.Adaptive()}, None),
+    Bar("the default: LowRank(32), Leakage, Adaptive", {"observation": None}, None),
     Bar(
         "NeuronBlocks, DirectionalForgetting",
         {"covariance": covariance.NeuronBlocks(), "evolution": evolution.DirectionalForgetting(0.01)},
@@ -89,7 +89,7 @@ def adam_step() -> Callable[[], object]:
 
 def kova_step(width: int = WIDTH, **settings: object) -> Callable[[], object]:
     module, batch = critic(width), batches()
-    optimizer = Kova(module, **settings)  # type: ignore[arg-type]
+    optimizer = Kova(module, **{"observation": observation.BatchSize(), **settings})  # type: ignore[arg-type]
 
     def run() -> object:
         x, y = batch()
@@ -150,7 +150,9 @@ def measure_width(width: int) -> None:
     module, batch = critic(width), batches()
     values(module, batch()[0])
     before = _memory("VmRSS")
-    optimizer = Kova(module, covariance=covariance.LowRank(32, covariance.FanIn(1.0)))
+    optimizer = Kova(
+        module, covariance=covariance.LowRank(32, covariance.FanIn(1.0)), observation=observation.BatchSize()
+    )
 
     def run() -> object:
         x, y = batch()

@@ -12,7 +12,7 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor, nn
 
-from kova_rl import Kova, covariance, evolution
+from kova_rl import Kova, covariance, evolution, observation
 
 INPUTS, DEAD, WIDTH = 4, 2, 12
 
@@ -104,7 +104,7 @@ def main(
         table.add_column(heading, justify="left" if heading in ("covariance", "evolution") else "right")
     for structure, kind in cases:
         critic = DeadCritic()
-        optimizer = Kova(critic, covariance=structure, evolution=kind)
+        optimizer = Kova(critic, 1.0, structure, kind, observation.BatchSize())
         smallest, largest, asymmetry, start = 1.0, 0.0, 0.0, time.perf_counter()
         label = f"{type(structure).__name__}, {kind}"
         for t in track(range(updates), description=label, console=Console(stderr=True)):

@@ -37,7 +37,7 @@ LONG = [
 
 def check_stays_bounded(structure: covariance.Covariance, kind: evolution.Evolution, updates: int) -> None:
     critic = DeadCritic()
-    optimizer = Kova(critic, covariance=structure, evolution=kind)
+    optimizer = Kova(critic, 1.0, structure, kind, observation.BatchSize())
     before = after = 0.0
     for t in range(updates + 1):
         sign = 1.0 if t < updates // 2 else -1.0
@@ -108,7 +108,7 @@ def test_targets_without_noise_do_not_cost_positive_definiteness(
 def run_until_windup(kind: evolution.Evolution, dtype: torch.dtype, limit: int) -> tuple[int, Extremes]:
     """The update that raised, and the covariance then, which that update must not have touched."""
     critic = DeadCritic().to(dtype)
-    optimizer = Kova(critic, covariance=covariance.Full(), evolution=kind)
+    optimizer = Kova(critic, 1.0, covariance.Full(), kind, observation.BatchSize())
     raised: list[CovarianceWindup] = []
     for _ in range(limit):
         x, y = critic.batch(32)
@@ -151,7 +151,7 @@ def test_unbounded_directional_forgetting_carries_the_guard() -> None:
     """A faintly excited direction grows until it explains eta of the noise, however faint it is."""
     model = nn.Linear(1, 1, bias=False).double()
     kind = evolution.DirectionalForgetting(0.1, bounded=False)
-    optimizer = Kova(model, covariance=covariance.Full(dtype=torch.float64), evolution=kind)
+    optimizer = Kova(model, 1.0, covariance.Full(dtype=torch.float64), kind, observation.BatchSize())
     x = torch.full((1, 1), 1e-7).double()
 
     def many_steps() -> None:
@@ -165,7 +165,7 @@ def test_unbounded_directional_forgetting_carries_the_guard() -> None:
 @pytest.mark.parametrize("kind", [evolution.FadingMemory(0.1, "reset"), evolution.RandomWalk(1e4, "reset")])
 def test_reset_goes_back_to_the_prior_and_on(kind: evolution.Evolution) -> None:
     critic = DeadCritic()
-    optimizer = Kova(critic, covariance=covariance.Full(), evolution=kind)
+    optimizer = Kova(critic, 1.0, covariance.Full(), kind, observation.BatchSize())
     largest = []
     for _ in range(400):
         x, y = critic.batch(32)

@@ -148,7 +148,7 @@ def test_low_rank_keeps_the_information_it_drops_on_the_diagonal(rank: int) -> N
     """Whatever the rank, the diagonal of P^-1 is exact: nothing that was learned is thrown away."""
     model = members.critic()
     d, eta = len(flat(model)), 0.05
-    optimizer = Kova(model, 1.0, covariance.LowRank(rank), evolution.Leakage(eta))
+    optimizer = Kova(model, 1.0, covariance.LowRank(rank), evolution.Leakage(eta), observation.BatchSize())
     exact = torch.eye(d).double()
     for n in (5, 9, 3, 16):
         x, y = torch.randn(n, 3).double(), torch.randn(n).double()
@@ -163,7 +163,7 @@ def test_low_rank_keeps_the_information_it_drops_on_the_diagonal(rank: int) -> N
 def test_low_rank_with_lr_below_one_tempers_the_information() -> None:
     model = members.critic()
     d, eta, lr = len(flat(model)), 0.05, 0.4
-    optimizer = Kova(model, lr, covariance.LowRank(d), evolution.Leakage(eta))
+    optimizer = Kova(model, lr, covariance.LowRank(d), evolution.Leakage(eta), observation.BatchSize())
     information = torch.eye(d).double()
     for n in (5, 9, 3):
         x, y = torch.randn(n, 3).double(), torch.randn(n).double()
@@ -184,9 +184,10 @@ def test_low_rank_with_lr_below_one_tempers_the_information() -> None:
 def test_unbounded_directional_forgetting_has_fading_memorys_gain_on_the_first_step() -> None:
     one, x, y = members.critic(), torch.randn(6, 3).double(), torch.randn(6).double()
     two = copy.deepcopy(one)
-    Kova(one, 1.0, covariance.Full(), evolution.FadingMemory(0.1)).step(lambda: predictions(one, x), y)
+    noise = observation.BatchSize()
+    Kova(one, 1.0, covariance.Full(), evolution.FadingMemory(0.1), noise).step(lambda: predictions(one, x), y)
     kind = evolution.DirectionalForgetting(0.1, bounded=False)
-    Kova(two, 1.0, covariance.Full(), kind).step(lambda: predictions(two, x), y)
+    Kova(two, 1.0, covariance.Full(), kind, noise).step(lambda: predictions(two, x), y)
     torch.testing.assert_close(flat(one), flat(two), rtol=1e-11, atol=1e-11)
 
 
@@ -226,7 +227,7 @@ def test_low_rank_first_step_is_exact_for_any_shape(
     innovation = (y - predictions(model, x).detach()).double()
     oracle = DenseFilter(torch.eye(len(H)).double(), evolution.Leakage(0.1))
     expected = flat(model).double() + oracle.step(H, innovation, n * torch.eye(n).double())
-    optimizer = Kova(model, covariance=covariance.LowRank(rank), evolution=evolution.Leakage(0.1))
+    optimizer = Kova(model, 1.0, covariance.LowRank(rank), evolution.Leakage(0.1), observation.BatchSize())
     optimizer.step(lambda: predictions(model, x), y)
     tolerance = 1e-4 if single else 1e-10
     torch.testing.assert_close(flat(model).double(), expected, rtol=tolerance, atol=tolerance)

@@ -218,7 +218,7 @@ def test_a_head_that_starts_at_zero_does_not_hide_what_lies_behind_it() -> None:
 
 def test_a_forward_that_the_user_replaced_is_used_and_left_in_place() -> None:
     model = nn.Linear(3, 1).double()
-    optimizer = Kova(model)
+    optimizer = Kova(model, covariance=covariance.LowRank(prior=1.0))
 
     def doubled(x: Tensor) -> Tensor:
         return 2 * nn.Linear.forward(model, x)

@@ -49,10 +49,30 @@ def test_the_public_interface_of_the_design() -> None:
 
 def test_defaults_are_a_tracked_filter() -> None:
     optimizer = Kova(members.critic())
-    assert optimizer.covariance == covariance.LowRank(32, 1.0, None)
+    assert optimizer.covariance == covariance.LowRank(32, covariance.FanIn(1.0), None)
     assert optimizer.evolution == evolution.Leakage(0.01)
-    assert optimizer.observation == observation.BatchSize()
+    assert optimizer.observation == observation.Adaptive()
     assert "73 weights" in repr(optimizer)
+
+
+@pytest.mark.parametrize("noise", [observation.BatchSize(), observation.MaxRatio()], ids=members.name)
+def test_noises_without_a_unit_have_the_papers_prior(noise: observation.Observation) -> None:
+    optimizer = Kova(members.critic(), observation=noise)
+    assert optimizer.covariance == covariance.LowRank(32, 1.0)
+    assert optimizer.observation == noise
+
+
+def test_memoryless_is_the_released_code_by_default() -> None:
+    """P_0 = I and P_n = N I: without a posterior there is no noise to learn."""
+    optimizer = Kova(members.critic(), evolution=evolution.Memoryless(0.01))
+    assert optimizer.covariance == covariance.LowRank(32, 1.0)
+    assert optimizer.observation == observation.BatchSize()
+
+
+def test_what_is_chosen_stays_chosen() -> None:
+    optimizer = Kova(members.critic(), covariance=covariance.Diagonal(2.0))
+    assert optimizer.covariance == covariance.Diagonal(2.0)
+    assert optimizer.observation == observation.Adaptive()
 
 
 def test_what_is_logged() -> None:

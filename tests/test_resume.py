@@ -113,6 +113,7 @@ def other(**changes: object) -> Kova:
         "module": members.critic(dtype=torch.float32),
         "covariance": covariance.LowRank(8),
         "evolution": evolution.Leakage(),
+        "observation": observation.BatchSize(),
     }
     return Kova(**{**settings, **changes})  # type: ignore[arg-type]
 

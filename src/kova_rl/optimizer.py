@@ -15,10 +15,10 @@ from kova_rl.batch import check_noise_inputs, innovation_of, refuse_if_not_finit
 from kova_rl.errors import KovaError, NonFiniteBatch
 from kova_rl.filter.checks import FLOATS, check_lr
 from kova_rl.filter.compatibility import check_pair
-from kova_rl.filter.covariance import Covariance, LowRank
+from kova_rl.filter.covariance import Covariance, FanIn, LowRank
 from kova_rl.filter.evidence import Evidence, Noise, Workspace
 from kova_rl.filter.evolution import Evolution, Leakage
-from kova_rl.filter.observation import BatchSize, Observation
+from kova_rl.filter.observation import Adaptive, BatchSize, Observation
 from kova_rl.info import StepInfo
 from kova_rl.jacobian import JacobianOf, Predict, keeping_autocast
 from kova_rl.parameters import Parameters
@@ -50,9 +50,12 @@ class Kova(torch.optim.Optimizer):
         module: Any ``nn.Module``; its trainable parameters are tracked. Pass a submodule, such as the
             last layer, to filter that alone and leave the rest to another optimizer.
         lr: alpha in (0, 1]. 1 is the filter; a scheduler may lower it, to 0 at last.
-        covariance: What is kept of P, see :mod:`kova_rl.covariance`.
+        covariance: What is kept of P, see :mod:`kova_rl.covariance`. None is ``LowRank(32)``, with the prior
+            ``FanIn()`` if the noise has the unit of the targets, and the paper's ``P_0 = I`` if not.
         evolution: How P grows between updates, see :mod:`kova_rl.evolution`.
-        observation: How noisy the targets are, see :mod:`kova_rl.observation`.
+        observation: How noisy the targets are, see :mod:`kova_rl.observation`. None is ``Adaptive()``, which
+            learns it, or ``BatchSize()`` with an evolution that has no posterior to learn it from
+            (``Memoryless``).
 
     Raises:
         ValueError: A setting out of range, a module without trainable parameters, or a covariance
@@ -85,9 +88,9 @@ class Kova(torch.optim.Optimizer):
         self,
         module: nn.Module,
         lr: float = 1.0,
-        covariance: Covariance = LowRank(),  # noqa: B008 - immutable
-        evolution: Evolution = Leakage(),  # noqa: B008
-        observation: Observation = BatchSize(),  # noqa: B008
+        covariance: Covariance | None = None,
+        evolution: Evolution = Leakage(),  # noqa: B008 - immutable
+        observation: Observation | None = None,
     ) -> None:
         if not isinstance(module, nn.Module):
             raise ValueError(
@@ -95,9 +98,13 @@ class Kova(torch.optim.Optimizer):
                 "its parameters()"
             )
         check_lr(lr)
-        _check_kind("covariance", covariance, Covariance)
         _check_kind("evolution", evolution, Evolution)
+        if observation is None:
+            observation = Adaptive() if evolution.applied_to(LowRank()).tracked else BatchSize()
         _check_kind("observation", observation, Observation)
+        if covariance is None:
+            covariance = LowRank(prior=1.0 if observation.unit_free else FanIn())
+        _check_kind("covariance", covariance, Covariance)
         parameters = Parameters(module, covariance.prior)
         check_pair(covariance, evolution, parameters.segments)
         super().__init__([{"params": parameters.tensors}], {"lr": float(lr)})

@@ -87,12 +87,11 @@ Make = Callable[[nn.Module], torch.optim.Optimizer]
 
 def critics() -> dict[str, Make]:
     """The critics that are compared."""
-    learned = partial(Kova, evolution=evolution.Leakage(0.001), observation=observation.Adaptive())
-    faster = partial(Kova, evolution=evolution.Leakage(0.1))
+    paper = partial(Kova, observation=observation.BatchSize())
     return {
-        "Kova, learned noise": learned,
-        "Kova, eta 0.1": faster,
-        "Kova, default": Kova,
+        "Kova": Kova,
+        "Kova, eta 0.001": partial(Kova, evolution=evolution.Leakage(0.001)),
+        "Kova, the paper's noise": partial(paper, evolution=evolution.Leakage(0.1)),
         "memoryless (released code)": partial(Kova, evolution=evolution.Memoryless(0.01)),
         "Adam 0.01": lambda critic: torch.optim.Adam(critic.parameters(), 0.01),
         "Adam 0.003": lambda critic: torch.optim.Adam(critic.parameters(), 0.003),

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from kova_rl import evolution
 from kova_rl.lab.critics import Adam, Critic, Filtered, Temporal
 from kova_rl.lab.maze import Run
-from kova_rl.lab.reproduce import perform, summarise
+from kova_rl.lab.reproduce import BOUNDED, perform, summarise
 
 __all__ = ["demo"]
 
@@ -18,7 +17,7 @@ CRITICS: dict[str, Critic] = {
     "Kova": Filtered(),
     "Adam 1e-3": Adam(1e-3),
     "KTD as printed": Temporal(),
-    "KTD, bounded": Temporal(evolution.PriorAnchored(0.01)),
+    "KTD, bounded, P0 and Pn 0.1": Temporal(BOUNDED, prior=0.1, noise=0.1),
 }
 
 

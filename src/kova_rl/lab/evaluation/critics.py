@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from kova_rl import evolution, observation
+from kova_rl import covariance, evolution, observation
 from kova_rl.baselines import Gaussian, KernelGPTD, LinearGPTD
 from kova_rl.filter.checks import check_choice
 from kova_rl.lab.evaluation.network import Make, NetworkCritic, network
@@ -107,12 +107,20 @@ def _lstd(problem: Problem, setting: float) -> Critic:
 
 NOISE = (0.1,)
 """Variance of the noise in KTD and GPTD: of the order of that of the returns in these tasks."""
-LEARNED = partial(Kova, evolution=evolution.Leakage(0.001), observation=observation.Adaptive())
-MEMORYLESS = partial(Kova, evolution=evolution.Memoryless(0.01))
+# Settings in full: these do not move when the default does.
+WIDE = covariance.LowRank(rank=32, prior=1.0)
+LEARNED = partial(
+    Kova, covariance=WIDE, evolution=evolution.Leakage(0.001), observation=observation.Adaptive()
+)
+PAPER = partial(Kova, covariance=WIDE, evolution=evolution.Leakage(0.01), observation=observation.BatchSize())
+MEMORYLESS = partial(
+    Kova, covariance=WIDE, evolution=evolution.Memoryless(0.01), observation=observation.BatchSize()
+)
 
 CRITICS: dict[str, Spec] = {
     "kova": Spec("Kova, default", by_optimizer(Kova)),
     "kova-learned": Spec("Kova, learned noise", by_optimizer(LEARNED)),
+    "kova-paper": Spec("Kova, paper's noise", by_optimizer(PAPER)),
     "memoryless": Spec("memoryless", by_optimizer(MEMORYLESS)),
     "adam": Spec("Adam, tuned", _adam, (1e-2, 3e-3, 1e-3, 3e-4), "rate"),
     "ktd": Spec("KTD, 8 units", partial(_ktd, hidden=8), NOISE),

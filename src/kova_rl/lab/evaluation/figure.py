@@ -22,6 +22,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 STYLES: dict[str, dict[str, Any]] = {
     "kova": {"color": "#0072B2", "lw": 2.4},
     "kova-learned": {"color": "#56B4E9", "lw": 2.4},
+    "kova-paper": {"color": "#332288", "lw": 1.4},
     "memoryless": {"color": "#7F7F7F", "lw": 1.4},
     "adam": {"color": "#D55E00", "lw": 1.6},
     "ktd": {"color": "#CC79A7", "lw": 1.4, "ls": (0, (5, 1.5))},

@@ -42,6 +42,12 @@ def _label(panel: Panel, name: str) -> str:
     return CRITICS[name].label + (f" {CRITICS[name].tuned} {chosen:g}" if chosen is not None else "")
 
 
+def _mark(error: float) -> str:
+    if not np.isfinite(error):
+        return "broke down"
+    return f"{error:.3f}" if 1e-3 <= error < 1 else f"{error:.3g}" if error >= 1 else f"{error:.0e}"
+
+
 def grid(panel: Panel) -> Grid:
     """Mean error over the seeds at a few counts, and how much of the truth the intervals hold at the end."""
     points = _points(panel)
@@ -50,7 +56,7 @@ def grid(panel: Panel) -> Grid:
     for name, line in zip(panel.curves, errors, strict=True):
         shares = panel.stack(name, "coverage")[:, -1].mean(0)
         covered = "/".join("-" if np.isnan(x) else f"{100 * x:.0f}" for x in shares)
-        marks = [f"{x:.3g}" if x >= 1 else f"{x:.3f}" if np.isfinite(x) else "broke down" for x in line]
+        marks = [_mark(x) for x in line]
         if panel.floor is None:
             marks.append(f"{100 * panel.stack(name, 'explained')[:, -1].mean():.0f}%")
         rows.append([_label(panel, name), *marks, "-" if np.isnan(shares).all() else covered])
