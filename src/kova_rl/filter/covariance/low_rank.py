@@ -75,23 +75,28 @@ class LowRank(Covariance):
     def step(
         self, state: State, evolution: Evolution, memory: State, evidence: Evidence, lr: float
     ) -> Update:
-        noise, r = evidence.noise, self.rank
+        noise, r, work = evidence.noise, self.rank, evidence.workspace
         eta = evolution.leak(memory)
         keep = (1 - eta) ** 0.5
-        W = state["factor"]
-        v = state["diagonal"].mul(1 - eta).add_(eta)
+        W, squares = state["factor"], state["squares"]
+        leaked = state["diagonal"].mul(1 - eta).add_(eta)
+        H = noise.whitened(evidence.jacobian, out=work.buffer("H", len(W), len(evidence.innovation), W))
+        information = _information(evidence, H)
+        # Rows that nothing observes decay for ever; subnormal numbers would be many times slower.
+        faint = squares < torch.finfo(W.dtype).eps ** 3
+        rows = _Rows.where(information > 0, faint)
+        v = rows.of(leaked)
         scale = v.rsqrt()
         # X = [W, H L^-T] in coordinates where diag(v) is the identity: its Gram matrix is G.
-        X_W = evidence.workspace.buffer("W", len(v), r, v)
-        X_H = evidence.workspace.buffer("H", len(v), len(evidence.innovation), v)
-        # Rows that nothing observes decay for ever; subnormal numbers would be many times slower.
-        faint = state["squares"] < torch.finfo(v.dtype).eps ** 3
-        torch.mul(W, (scale * keep).masked_fill_(faint, 0.0)[:, None], out=X_W)
-        noise.whitened(evidence.jacobian, out=X_H).mul_(scale[:, None])
+        X_W = work.buffer("W", len(v), r, v)
+        torch.mul(rows.of(W, X_W), (scale * keep).masked_fill_(rows.of(faint), 0.0)[:, None], out=X_W)
+        X_H = (H if rows.all else rows.of(H, work.buffer("rows of H", len(v), H.shape[1], v))).mul_(
+            scale[:, None]
+        )
         G = _gram(X_W, X_H)
         w = noise.whiten(evidence.innovation)
         z, jitter = _solve(G, w, evidence)  # (I + G)^-1 [0; w]
-        delta = torch.mv(X_W, z[:r]).addmv_(X_H, z[r:]).mul_(scale * lr)
+        delta = rows.spread(torch.mv(X_W, z[:r]).addmv_(X_H, z[r:]).mul_(scale * lr), leaked)
 
         def predicted_variance() -> Tensor:
             # H'P-H = G_HH - G_HW (I + G_WW)^-1 G_WH, in units of the noise.
@@ -100,13 +105,15 @@ class LowRank(Covariance):
             return noise.diagonal_of(G[r:, r:] - root @ root.T).clamp_(min=0.0)
 
         def commit() -> None:
-            squares = state["squares"]
-            gained = _information(evidence, X_H, v).mul_(lr).add_(squares, alpha=keep**2)
+            gained = rows.of(information).mul(lr).add_(rows.of(squares), alpha=keep**2)
             Q = _directions(G, lr, r)
-            torch.mm(X_H, Q[r:], out=W).addmm_(X_W, Q[:r]).div_(scale[:, None])
-            torch.mv(torch.mul(W, W, out=X_W), W.new_ones(r), out=squares)
+            kept = W if rows.all else work.buffer("rows of W", len(v), r, v)
+            torch.mm(X_H, Q[r:], out=kept).addmm_(X_W, Q[:r]).div_(scale[:, None])
+            weighed = torch.mv(torch.mul(kept, kept, out=X_W), kept.new_ones(r))
             # What is not kept in W stays on the diagonal; less than nothing is rounding.
-            torch.add(v, gained.sub_(squares).clamp_(min=0.0), out=state["diagonal"])
+            rows.write(state["diagonal"].copy_(leaked), gained.sub_(weighed).clamp_(min=0.0).add_(v))
+            rows.write(squares, weighed)
+            rows.write(W, kept)
 
         return Update(delta, w.dot(z[r:]).item() / len(w), predicted_variance, commit, jitter)
 
@@ -138,11 +145,45 @@ class LowRank(Covariance):
         return torch.maximum((1 - explained) / v, 1 / (v + state["squares"]))
 
 
-def _information(evidence: Evidence, whitened: Tensor, v: Tensor) -> Tensor:
+class _Rows:
+    """The rows that are not zero in both W and H: weights of dead units and dark inputs have none.
+
+    A critic with ReLU units may have them for half of its weights, and the work on the others is halved.
+    """
+
+    WORTH = 0.8
+    """The largest share of all rows that is worth the copying."""
+
+    def __init__(self, index: Tensor | None) -> None:
+        self.index = index
+        self.all = index is None
+
+    @classmethod
+    def where(cls, observed: Tensor, faint: Tensor) -> _Rows:
+        index = torch.logical_or(observed, ~faint).nonzero().squeeze(1)
+        return cls(index if 0 < len(index) <= cls.WORTH * len(observed) else None)
+
+    def of(self, whole: Tensor, out: Tensor | None = None) -> Tensor:
+        """These rows, in ``out`` if they are not all; then it is the tensor itself."""
+        return whole if self.index is None else torch.index_select(whole, 0, self.index, out=out)
+
+    def spread(self, part: Tensor, like: Tensor) -> Tensor:
+        """A vector that is 0 in the other rows."""
+        return part if self.index is None else torch.zeros_like(like).index_copy_(0, self.index, part)
+
+    def write(self, whole: Tensor, part: Tensor) -> None:
+        """Put these rows in their places."""
+        if self.index is not None:
+            whole.index_copy_(0, self.index, part)
+        elif whole is not part:
+            whole.copy_(part)
+
+
+def _information(evidence: Evidence, whitened: Tensor) -> Tensor:
     """The diagonal of ``H P_n^-1 H'``."""
     if evidence.noise.is_diagonal:
         return evidence.jacobian.squares(evidence.noise.covariance.reciprocal())
-    return torch.cat([part.square().sum(1) for part in whitened.split(CHUNK)]).mul_(v)
+    return torch.cat([part.square().sum(1) for part in whitened.split(CHUNK)])
 
 
 def _gram(W: Tensor, H: Tensor) -> Tensor:
