@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from kova_rl import Kova, covariance, evolution, observation
+from kova_rl.filter.covariance import low_rank
 from tests import members
 from tests.oracle import DenseFilter, flat, jacobian, predictor
 
@@ -237,3 +239,42 @@ def test_the_oracle_knows_every_evolution() -> None:
     for kind in FIXED:
         if not isinstance(kind, evolution.DirectionalForgetting):
             assert predictor(kind, torch.eye(2).double())(torch.eye(2).double()).shape == (2, 2)
+
+
+@pytest.mark.parametrize("rank", [3, 200])
+def test_low_rank_leaves_out_rows_of_dead_units_and_dark_inputs(rank: int) -> None:
+    """Half of the weights have no gradient: the same numbers as with all rows, and exact at full rank."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 1)).double()
+    with torch.no_grad():
+        model[0].bias[:5] = -50.0  # dead units
+    dense = copy.deepcopy(model)
+    noise, kind = observation.PerSample(), evolution.Leakage(0.1)
+    sparse = Kova(model, 1.0, covariance.LowRank(rank), kind, noise)
+    # Full has the same evolution, by inversion; at a low rank compare with all rows instead.
+    structure = covariance.Full() if rank == 200 else covariance.LowRank(rank)
+    other = Kova(dense, 1.0, structure, kind, noise)
+    for t in range(12):
+        x = torch.randn(5, 8).double()
+        x[:, : 3 if t < 8 else 0] = 0.0  # dark inputs, which light up later
+        y, variance = torch.randn(5).double(), torch.rand(5).double() + 0.1
+        sparse.step(lambda x=x: predictions(model, x), y, variance=variance)
+        with mock.patch.object(low_rank._Rows, "WORTH", 0.0):
+            other.step(lambda x=x: predictions(dense, x), y, variance=variance)
+        torch.testing.assert_close(flat(model), flat(dense), rtol=1e-9, atol=1e-9)
+    probe = torch.randn(6, 8).double()
+    ours = sparse.posterior(lambda: predictions(model, probe)).covariance
+    torch.testing.assert_close(
+        ours, other.posterior(lambda: predictions(dense, probe)).covariance, rtol=1e-8, atol=1e-9
+    )
+
+
+def test_rows_that_nothing_observes_do_not_become_subnormal() -> None:
+    model = nn.Linear(4, 1)
+    optimizer = Kova(model, 1.0, covariance.LowRank(2), evolution.Leakage(0.5), observation.BatchSize())
+    x = torch.randn(200, 3, 4)
+    x[3:, :, 0] = 0.0
+    for batch in x:
+        optimizer.step(lambda batch=batch: predictions(model, batch), batch.sum(1))
+    factor = optimizer.state[model.weight]["covariance"]["factor"].abs()
+    assert (factor[factor > 0] > torch.finfo(torch.float32).tiny).all()

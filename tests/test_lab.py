@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -81,6 +83,33 @@ class TestPool:
     def test_an_error_reaches_the_caller(self) -> None:
         with pytest.raises(ValueError, match="-1 is below 0"):
             pool.run_all(square, [1, -1, 2], title="t", ticks=3, workers=1)
+
+
+def wait_for_ever(job: Path, tick: Callable[[int], None]) -> None:
+    (job / f"{os.getpid()}").touch()
+    time.sleep(600)
+
+
+def test_workers_end_with_their_parent(tmp_path: Path) -> None:
+    code = (
+        "from pathlib import Path; from kova_rl.lab import pool; from tests.test_lab import wait_for_ever\n"
+        "if __name__ == '__main__':\n"
+        f"    pool.run_all(wait_for_ever, [Path({str(tmp_path)!r})] * 2, title='t', ticks=2, workers=2)\n"
+    )
+    script = tmp_path / "parent.py"
+    script.write_text(code)
+    root = Path(__file__).parent.parent
+    parent = subprocess.Popen([sys.executable, str(script)], env={**os.environ, "PYTHONPATH": str(root)})
+    until = time.monotonic() + 120
+    while len(pids := [int(p.name) for p in tmp_path.iterdir() if p.name.isdigit()]) < 2:
+        assert parent.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    parent.kill()
+    parent.wait()
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < until
+        time.sleep(0.1)
 
 
 class TestBootstrap:
