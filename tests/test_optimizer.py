@@ -215,7 +215,7 @@ def test_draws_repeat_with_their_generator() -> None:
 
 def test_unnormalised_inputs_warn_once_and_say_what_to_do() -> None:
     critic = nn.Linear(3, 1)
-    optimizer = Kova(critic)
+    optimizer = Kova(critic, covariance=covariance.LowRank())
     with pytest.warns(UserWarning, match=r"above 100 N = 800.*VecNormalize"):
         optimizer.step(lambda: critic(1e3 * X).squeeze(-1), X[:, 0])
     with warnings.catch_warnings():
@@ -224,6 +224,19 @@ def test_unnormalised_inputs_warn_once_and_say_what_to_do() -> None:
         Kova(critic, covariance=covariance.LowRank(prior=1e-4)).step(
             lambda: critic(1e3 * X).squeeze(-1), X[:, 0]
         )
+
+
+def test_targets_out_of_the_priors_scale_warn_once_and_say_what_to_do() -> None:
+    critic = nn.Linear(3, 1)
+    optimizer = Kova(critic)
+    with pytest.warns(UserWarning, match=r"far larger than the prior expects.*VecNormalize.*FanIn\(\d"):
+        optimizer.step(lambda: critic(X).squeeze(-1), 1e3 * X[:, 0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.step(lambda: critic(X).squeeze(-1), 1e3 * X[:, 0])
+        fresh = nn.Linear(3, 1)
+        Kova(fresh).step(lambda: fresh(X).squeeze(-1), X[:, 0])
+        Kova(fresh, observation=observation.BatchSize()).step(lambda: fresh(X).squeeze(-1), 1e3 * X[:, 0])
 
 
 @pytest.mark.filterwarnings("ignore:.*lazy.*:UserWarning")

@@ -15,6 +15,9 @@ from kova_rl.filter.observation import Observation
 UNNORMALISED = 100.0
 """``h'P_0 h`` of the first batch above this, in units of N, is a sign of inputs not normalised."""
 
+LARGE = 100.0
+"""Innovations whose mean square exceeds so many ``h'P_0 h`` are larger than the prior can explain soon."""
+
 
 def innovation_of(targets: Tensor, predictions: Tensor, dtype: torch.dtype) -> Tensor:
     """Targets minus predictions, in the filter's dtype, if both are of one shape."""
@@ -70,5 +73,18 @@ def warn_if_unnormalised(prior_variance: Tensor) -> None:
             f"{UNNORMALISED * n:.3g}: the first steps will be bold. Normalise the inputs of the critic "
             "(as VecNormalize does), or lower the prior: covariance.FanIn(), or a prior of about "
             f"{n / mean:.1g} in place of 1.",
+            stacklevel=6,
+        )
+
+
+def warn_if_large(innovation: Tensor, prior_variance: Tensor) -> None:
+    """Warn if the targets are out of the prior's scale; for noises that have the unit of the targets."""
+    squared, mean = float(innovation.square().mean()), float(prior_variance.mean())
+    if LARGE * mean < squared < math.inf:
+        warnings.warn(
+            f"the first innovations (root mean square {squared**0.5:.3g}) are far larger than the prior "
+            f"expects (h'P_0 h has a root of {mean**0.5:.3g}), so that learning will be slow. Normalise the "
+            "rewards (as VecNormalize does), so that values are of order 1, or raise the prior: "
+            f"covariance.LowRank(prior=covariance.FanIn({squared / max(mean, 1e-30):.1g})).",
             stacklevel=6,
         )

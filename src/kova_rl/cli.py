@@ -117,7 +117,7 @@ class Study:
     """
 
     scale: Scale = "smoke"
-    """smoke: 500 steps, 1 seed; desk: 5,000 steps, 2 seeds; paper: 5,000 steps, 4 seeds (hours)."""
+    """smoke: 500 steps, 1 seed; desk: 5,000 steps, up to 2 seeds; paper: up to 4 seeds, an hour or two."""
     out: Path = Path("results/study")
     """Folder for the results."""
 

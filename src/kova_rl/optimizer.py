@@ -11,7 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kova_rl.batch import check_noise_inputs, innovation_of, refuse_if_not_finite, warn_if_unnormalised
+from kova_rl.batch import (
+    check_noise_inputs,
+    innovation_of,
+    refuse_if_not_finite,
+    warn_if_large,
+    warn_if_unnormalised,
+)
 from kova_rl.errors import KovaError, NonFiniteBatch
 from kova_rl.filter.checks import FLOATS, check_lr
 from kova_rl.filter.compatibility import check_pair
@@ -185,7 +191,10 @@ class Kova(torch.optim.Optimizer):
             )
 
         if memory["step"] == 0:
-            warn_if_unnormalised(jacobian.gram().diagonal())
+            expected = jacobian.gram().diagonal()
+            warn_if_unnormalised(expected)
+            if not self.observation.unit_free:
+                warn_if_large(innovation, expected)
         if self.observation.learns:
             self.observation.observe(memory["observation"], innovation, update.predicted_variance())
         update.commit()
