@@ -57,8 +57,8 @@ class Reproduce:
     same command again runs only what is not finished.
     """
 
-    figure: tyro.conf.Positional[Literal["fig1", "fig2"]]
-    """fig1: the 4x4 maze; fig2: the 10x10 maze."""
+    figure: tyro.conf.Positional[Literal["fig1", "fig2", "why"]]
+    """fig1: the 4x4 maze; fig2: the 10x10 maze; why: what decides the 10x10 maze (not in the paper)."""
     scale: Scale = "smoke"
     """How many steps and seeds; paper is 5,000 steps for fig1, 100,000 for fig2, and 8 seeds."""
     seeds: int | None = None

@@ -114,4 +114,14 @@ def fig2(stem: Path, all_series: list[Series], title: str) -> None:
     save(figure, stem)
 
 
-DRAW = {"fig1": fig1, "fig2": fig2}
+def why(stem: Path, all_series: list[Series], title: str) -> None:
+    """Success rate in one panel."""
+    seen: dict[str, int] = {}
+    figure, axes = plt.subplots(figsize=(8, 4.2), layout="constrained")
+    curves(axes, all_series, [colour(series.name, seen) for series in all_series])
+    axes.set(title=title, ylabel="success rate over the last 50 episodes")
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+    save(figure, stem)
+
+
+DRAW = {"fig1": fig1, "fig2": fig2, "why": why}

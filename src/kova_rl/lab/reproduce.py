@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 
 from rich.console import Console
 
 from kova_rl import covariance, evolution, observation
+from kova_rl.agents import Settings
 from kova_rl.filter.checks import check_choice, check_whole
 from kova_rl.lab import files, pool
 from kova_rl.lab.critics import Adam, Critic, Filtered, Temporal
@@ -30,6 +31,8 @@ class Experiment:
     critics: dict[str, Critic]
     scales: dict[str, tuple[int, int]]
     """Steps and seeds of each scale."""
+    settings: dict[str, Settings] = field(default_factory=dict)
+    """Of the agent, where they are not the paper's, by the name of the critic."""
     looks: int = 0
     """Of the first seed: the others keep no beliefs, which are larger than the rest of the data."""
 
@@ -75,7 +78,31 @@ FIG2 = Experiment(
     looks=50,
 )
 
-EXPERIMENTS = {"fig1": FIG1, "fig2": FIG2}
+LARGE = Settings(buffer=20_000)
+CURIOUS = Settings(epsilon=0.3)
+WHY = Experiment(
+    "What decides the 10x10 maze",
+    "maze10",
+    {
+        "Kova, eta 0.001": tracked(0.001),
+        "Kova, eta 0.001, buffer 20,000": tracked(0.001),
+        "memoryless": Filtered(evolution=evolution.Memoryless(0.01)),
+        "memoryless, buffer 20,000": Filtered(evolution=evolution.Memoryless(0.01)),
+        "Adam 1e-3": Adam(1e-3),
+        "Adam 1e-3, buffer 20,000": Adam(1e-3),
+        "Adam 1e-3, epsilon 0.3": Adam(1e-3),
+    },
+    {"smoke": (2_000, 1), "desk": (30_000, 2), "paper": (100_000, 8)},
+    {
+        "Kova, eta 0.001, buffer 20,000": LARGE,
+        "memoryless, buffer 20,000": LARGE,
+        "Adam 1e-3, buffer 20,000": LARGE,
+        "Adam 1e-3, epsilon 0.3": CURIOUS,
+    },
+)
+"""Not in the paper: is it the optimizer, or what the agent gets to see?"""
+
+EXPERIMENTS = {"fig1": FIG1, "fig2": FIG2, "why": WHY}
 
 
 def reproduce(
@@ -92,10 +119,11 @@ def reproduce(
     check_whole("--steps", steps, least=1)
     check_whole("--seeds", seeds, least=1)
     out = Path("results") / name if out is None else out
-    jobs = [
-        Run(critic_name, experiment.maze, critic, seed, steps, out, experiment.looks if seed == 0 else 0)
-        for seed, (critic_name, critic) in product(range(seeds), experiment.critics.items())
-    ]
+    jobs = []
+    for seed, (critic_name, critic) in product(range(seeds), experiment.critics.items()):
+        looks = experiment.looks if seed == 0 else 0
+        settings = experiment.settings.get(critic_name, Settings())
+        jobs.append(Run(critic_name, experiment.maze, critic, seed, steps, out, looks, settings))
     perform(jobs, experiment.title, console)
     summarise(
         jobs,

@@ -62,7 +62,7 @@ def draw(paths: Sequence[Path], panels: Sequence[Panel]) -> None:
     lines, names = list(handles.values()), list(handles)
     figure.legend(lines, names, loc="outside lower center", ncols=min(5, 2 * columns), frameon=False)
     for path in paths:
-        figure.savefig(path, dpi=130)
+        figure.savefig(path, dpi=110)
     plt.close(figure)
 
 
