@@ -202,7 +202,8 @@ def test_the_same_seed_makes_the_same_curve_to_the_bit(name: str) -> None:
 
 def test_any_optimizer_can_be_examined() -> None:
     def make(critic: torch.nn.Module) -> torch.optim.Optimizer:
-        return Kova(critic, covariance=covariance.Full(), evolution=evolution.PriorAnchored(0.03))
+        noise = observation.BatchSize()
+        return Kova(critic, 1.0, covariance.Full(), evolution.PriorAnchored(0.03), noise)
 
     curves = evaluate_one("boyan", "off-policy", make, seed=1, samples=2_000)
     assert curves["error"][-1] < 0.3 * curves["error"][0]

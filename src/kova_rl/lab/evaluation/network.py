@@ -87,10 +87,7 @@ class NetworkCritic:
         """Values of states (features, n x k), and their standard deviations if the critic has any."""
         predict = partial(self._values, torch.as_tensor(states, dtype=torch.float32))
         if isinstance(self.optimizer, Kova):
-            try:
-                belief = self.optimizer.posterior(predict)
-            except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-                return self._plain(predict), None  # a covariance of very low rank, after a few updates
+            belief = self.optimizer.posterior(predict)
             std = belief.std.double().numpy() if belief.tracked else None
             return belief.mean.double().numpy(), std
         return self._plain(predict), None
