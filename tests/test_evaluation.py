@@ -114,7 +114,7 @@ def test_every_critic_learns(name: str) -> None:
 def test_importance_weights_correct_the_bias_and_the_uncorrected_show_it() -> None:
     bias = evaluate_one("boyan", "off-policy", "gptd-mc", 0, 3_000)["error"][-1]
     assert bias > 0.25
-    for name in ("kova-learned", "memoryless", "lstd"):
+    for name in ("kova", "memoryless", "lstd"):
         assert evaluate_one("boyan", "off-policy", name, 0, 3_000)["error"][-1] < 0.4 * bias
 
 
@@ -317,14 +317,14 @@ def test_a_return_that_was_cut_is_left_out() -> None:
 
 
 def test_a_policy_in_ones_own_environment() -> None:
-    critics = ("kova-learned", "lstd")
+    critics = ("kova", "lstd")
     panel = evaluate(Stairs, down, gamma=0.9, samples=1_600, seeds=2, critics=critics, states=10, rollouts=20)
     assert panel.task == "Stairs"
     assert "standard error of the truth" in panel.note
     for name in critics:
         assert panel.stack(name, "error")[:, -1].mean() < 0.35
         assert panel.stack(name, "explained")[:, -1].mean() > 0.8
-    assert np.isfinite(panel.stack("kova-learned", "coverage")).any()
+    assert np.isfinite(panel.stack("kova", "coverage")).any()
 
 
 def test_discrete_observations_are_flattened() -> None:
@@ -420,6 +420,6 @@ def test_kova_evaluate_explains_itself_and_refuses_politely(capsys: pytest.Captu
 
 
 def test_other_defaults_are_other_runs() -> None:
-    assert describe("kova") != describe("kova-learned")
+    assert describe("kova") != describe("kova-paper")
     with pytest.raises(ValueError, match="policy must be a function"):
         environment.acting(3, deterministic=True)

@@ -50,7 +50,7 @@ def test_the_public_interface_of_the_design() -> None:
 def test_defaults_are_a_tracked_filter() -> None:
     optimizer = Kova(members.critic())
     assert optimizer.covariance == covariance.LowRank(32, covariance.FanIn(1.0), None)
-    assert optimizer.evolution == evolution.Leakage(0.01)
+    assert optimizer.evolution == evolution.Leakage(0.001)
     assert optimizer.observation == observation.Adaptive()
     assert "73 weights" in repr(optimizer)
 
@@ -59,6 +59,7 @@ def test_defaults_are_a_tracked_filter() -> None:
 def test_noises_without_a_unit_have_the_papers_prior(noise: observation.Observation) -> None:
     optimizer = Kova(members.critic(), observation=noise)
     assert optimizer.covariance == covariance.LowRank(32, 1.0)
+    assert optimizer.evolution == evolution.Leakage(0.1)
     assert optimizer.observation == noise
 
 

@@ -18,13 +18,14 @@ from kova_rl.batch import (
     warn_if_large,
     warn_if_unnormalised,
 )
+from kova_rl.defaults import settle
 from kova_rl.errors import KovaError, NonFiniteBatch
 from kova_rl.filter.checks import FLOATS, check_lr
 from kova_rl.filter.compatibility import check_pair
-from kova_rl.filter.covariance import Covariance, FanIn, LowRank
+from kova_rl.filter.covariance import Covariance
 from kova_rl.filter.evidence import Evidence, Noise, Workspace
-from kova_rl.filter.evolution import Evolution, Leakage
-from kova_rl.filter.observation import Adaptive, BatchSize, Observation
+from kova_rl.filter.evolution import Evolution
+from kova_rl.filter.observation import Observation
 from kova_rl.info import StepInfo
 from kova_rl.jacobian import JacobianOf, Predict, keeping_autocast
 from kova_rl.parameters import Parameters
@@ -57,11 +58,12 @@ class Kova(torch.optim.Optimizer):
             last layer, to filter that alone and leave the rest to another optimizer.
         lr: alpha in (0, 1]. 1 is the filter; a scheduler may lower it, to 0 at last.
         covariance: What is kept of P, see :mod:`kova_rl.covariance`. None is ``LowRank(32)``, with the prior
-            ``FanIn()`` if the noise has the unit of the targets, and the paper's ``P_0 = I`` if not.
-        evolution: How P grows between updates, see :mod:`kova_rl.evolution`.
+            ``FanIn()``.
+        evolution: How P grows between updates, see :mod:`kova_rl.evolution`. None is ``Leakage(0.001)``.
         observation: How noisy the targets are, see :mod:`kova_rl.observation`. None is ``Adaptive()``, which
-            learns it, or ``BatchSize()`` with an evolution that has no posterior to learn it from
-            (``Memoryless``).
+            learns it. With a noise that has no unit (``BatchSize``, ``MaxRatio``), None is the paper's
+            ``P_0 = I`` for the prior and ``Leakage(0.1)`` for the evolution; with ``Memoryless``, the noise is
+            ``BatchSize()``, as in the released code.
 
     Raises:
         ValueError: A setting out of range, a module without trainable parameters, or a covariance
@@ -95,7 +97,7 @@ class Kova(torch.optim.Optimizer):
         module: nn.Module,
         lr: float = 1.0,
         covariance: Covariance | None = None,
-        evolution: Evolution = Leakage(),  # noqa: B008 - immutable
+        evolution: Evolution | None = None,
         observation: Observation | None = None,
     ) -> None:
         if not isinstance(module, nn.Module):
@@ -104,13 +106,7 @@ class Kova(torch.optim.Optimizer):
                 "its parameters()"
             )
         check_lr(lr)
-        _check_kind("evolution", evolution, Evolution)
-        if observation is None:
-            observation = Adaptive() if evolution.applied_to(LowRank()).tracked else BatchSize()
-        _check_kind("observation", observation, Observation)
-        if covariance is None:
-            covariance = LowRank(prior=1.0 if observation.unit_free else FanIn())
-        _check_kind("covariance", covariance, Covariance)
+        covariance, evolution, observation = settle(covariance, evolution, observation)
         parameters = Parameters(module, covariance.prior)
         check_pair(covariance, evolution, parameters.segments)
         super().__init__([{"params": parameters.tensors}], {"lr": float(lr)})
@@ -357,9 +353,3 @@ def _filter_dtype(covariance: Covariance, parameters: Parameters) -> torch.dtype
             "dtype=torch.float32 to the covariance"
         )
     return dtype
-
-
-def _check_kind(name: str, value: object, kind: type) -> None:
-    if not isinstance(value, kind):
-        shown = f"{value.__name__}, a class: call it" if isinstance(value, type) else repr(value)
-        raise ValueError(f"{name} must be one of kova_rl.{name}'s objects, got {shown}")

@@ -87,11 +87,10 @@ Make = Callable[[nn.Module], torch.optim.Optimizer]
 
 def critics() -> dict[str, Make]:
     """The critics that are compared."""
-    paper = partial(Kova, observation=observation.BatchSize())
     return {
         "Kova": Kova,
-        "Kova, eta 0.001": partial(Kova, evolution=evolution.Leakage(0.001)),
-        "Kova, the paper's noise": partial(paper, evolution=evolution.Leakage(0.1)),
+        "Kova, eta 0.01": partial(Kova, evolution=evolution.Leakage(0.01)),
+        "Kova, the paper's noise": partial(Kova, observation=observation.BatchSize()),
         "memoryless (released code)": partial(Kova, evolution=evolution.Memoryless(0.01)),
         "Adam 0.01": lambda critic: torch.optim.Adam(critic.parameters(), 0.01),
         "Adam 0.003": lambda critic: torch.optim.Adam(critic.parameters(), 0.003),

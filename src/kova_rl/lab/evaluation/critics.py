@@ -109,17 +109,13 @@ NOISE = (0.1,)
 """Variance of the noise in KTD and GPTD: of the order of that of the returns in these tasks."""
 # Settings in full: these do not move when the default does.
 WIDE = covariance.LowRank(rank=32, prior=1.0)
-LEARNED = partial(
-    Kova, covariance=WIDE, evolution=evolution.Leakage(0.001), observation=observation.Adaptive()
-)
 PAPER = partial(Kova, covariance=WIDE, evolution=evolution.Leakage(0.01), observation=observation.BatchSize())
 MEMORYLESS = partial(
     Kova, covariance=WIDE, evolution=evolution.Memoryless(0.01), observation=observation.BatchSize()
 )
 
 CRITICS: dict[str, Spec] = {
-    "kova": Spec("Kova, default", by_optimizer(Kova)),
-    "kova-learned": Spec("Kova, learned noise", by_optimizer(LEARNED)),
+    "kova": Spec("Kova", by_optimizer(Kova)),
     "kova-paper": Spec("Kova, paper's noise", by_optimizer(PAPER)),
     "memoryless": Spec("memoryless", by_optimizer(MEMORYLESS)),
     "adam": Spec("Adam, tuned", _adam, (1e-2, 3e-3, 1e-3, 3e-4), "rate"),

@@ -21,7 +21,6 @@ from matplotlib.ticker import LogLocator, NullLocator
 # Okabe and Ito's colours, which the colour-blind can tell apart, with a dash a family.
 STYLES: dict[str, dict[str, Any]] = {
     "kova": {"color": "#0072B2", "lw": 2.4},
-    "kova-learned": {"color": "#56B4E9", "lw": 2.4},
     "kova-paper": {"color": "#332288", "lw": 1.4},
     "memoryless": {"color": "#7F7F7F", "lw": 1.4},
     "adam": {"color": "#D55E00", "lw": 1.6},

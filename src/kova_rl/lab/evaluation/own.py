@@ -25,7 +25,7 @@ from kova_rl.lab.evaluation.runs import TUNING_SEEDS, Panel, final_error
 from kova_rl.lab.evaluation.transitions import Transitions
 from kova_rl.lab.evaluation.units import Units
 
-DEFAULT = ("kova", "kova-learned", "memoryless", "adam", "gptd-kernel", "lstd")
+DEFAULT = ("kova", "kova-paper", "memoryless", "adam", "gptd-kernel", "lstd")
 
 
 @dataclass

@@ -1,0 +1,42 @@
+"""What ``Kova`` takes for the settings that it is not given. The documentation says how they were chosen."""
+
+from __future__ import annotations
+
+from kova_rl.filter.covariance import Covariance, FanIn, LowRank
+from kova_rl.filter.evolution import Evolution, Leakage
+from kova_rl.filter.observation import Adaptive, BatchSize, Observation
+
+__all__ = ["settle"]
+
+
+def settle(
+    covariance: Covariance | None, evolution: Evolution | None, observation: Observation | None
+) -> tuple[Covariance, Evolution, Observation]:
+    """Fill in what is None, so that it goes with what is given.
+
+    The noise is learned, unless the evolution has no posterior to learn it from (``Memoryless``). A noise
+    in the targets' own unit goes with a prior of their scale and a long memory; the paper's noises, which
+    have no unit, with the paper's prior ``P_0 = I`` and a short one, because ``eta`` is then in effect the
+    learning rate.
+    """
+    for name, value, kind in (
+        ("covariance", covariance, Covariance),
+        ("evolution", evolution, Evolution),
+        ("observation", observation, Observation),
+    ):
+        if value is not None:
+            _check_kind(name, value, kind)
+    if observation is None:
+        learned = evolution is None or evolution.applied_to(LowRank()).tracked
+        observation = Adaptive() if learned else BatchSize()
+    if evolution is None:
+        evolution = Leakage(0.1 if observation.unit_free else 0.001)
+    if covariance is None:
+        covariance = LowRank(prior=1.0 if observation.unit_free else FanIn())
+    return covariance, evolution, observation
+
+
+def _check_kind(name: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        shown = f"{value.__name__}, a class: call it" if isinstance(value, type) else repr(value)
+        raise ValueError(f"{name} must be one of kova_rl.{name}'s objects, got {shown}")
