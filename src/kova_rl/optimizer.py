@@ -62,7 +62,7 @@ class Kova(torch.optim.Optimizer):
         evolution: How P grows between updates, see :mod:`kova_rl.evolution`. None is ``Leakage(0.001)``.
         observation: How noisy the targets are, see :mod:`kova_rl.observation`. None is ``Adaptive()``, which
             learns it. With a noise that has no unit (``BatchSize``, ``MaxRatio``), None is the paper's
-            ``P_0 = I`` for the prior and ``Leakage(0.1)`` for the evolution; with ``Memoryless``, the noise is
+            ``P_0 = I`` for the prior and ``Leakage(0.1)`` for the evolution; with ``Memoryless`` the noise is
             ``BatchSize()``, as in the released code.
 
     Raises:

@@ -15,13 +15,14 @@ from kova_rl.lab.series import Series
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.ticker import NullFormatter
 
 __all__ = ["DRAW", "fig1", "fig2"]
 
 KOVA = ("#0b4f6c", "#1f8ab0", "#7cc4d8")
 MEMORYLESS = ("#4c4c4c", "#868686", "#bdbdbd")
 ADAM = ("#a63446", "#e07a5f", "#f2b266")
-KTD = ("#6a4c93", "#b298d6")
+KTD = ("#6a4c93", "#b298d6", "#d66ba0")
 PRINTED = "#5a8f4e"
 
 
@@ -49,7 +50,7 @@ def curves(axes: Any, all_series: Sequence[Series], colours: Sequence[str]) -> N
     for series, c in zip(all_series, colours, strict=True):
         mean, std = series.rates.mean(0), series.rates.std(0)
         axes.fill_between(
-            series.steps, np.maximum(mean - std, 0), np.minimum(mean + std, 1), color=c, alpha=0.15, lw=0
+            series.steps, np.maximum(mean - std, 0), np.minimum(mean + std, 1), color=c, alpha=0.1, lw=0
         )
         axes.plot(series.steps, mean, color=c, lw=1.8, label=series.name)
     axes.set(xlabel="step", ylim=(0, 1.03), xlim=(0, all_series[0].steps[-1]))
@@ -60,11 +61,16 @@ def curves(axes: Any, all_series: Sequence[Series], colours: Sequence[str]) -> N
 def bars(axes: Any, all_series: Sequence[Series], colours: Sequence[str], heights: Sequence[float]) -> None:
     """One bar a critic, on a logarithmic scale, with its number."""
     names = [series.name.split(" (")[0] for series in all_series]
-    axes.barh(names, heights, color=colours, height=0.7)
+    drawn = axes.barh(names, heights, color=colours, height=0.7)
+    for bar, series in zip(drawn, all_series, strict=True):
+        if series.broken:
+            bar.set(hatch="////", edgecolor="white")
     for i, height in enumerate(heights):
         shown = f"{height:,.2f}" if height < 100 else f"{height:,.0f}"
         axes.annotate(shown, (height, i), xytext=(3, 0), textcoords="offset points", va="center", fontsize=8)
     axes.set(xscale="log", xlim=(min(heights) / 2, max(heights) * 6))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:,g}")
     axes.invert_yaxis()
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(axis="y", labelsize=8)
@@ -79,13 +85,15 @@ def fig1(stem: Path, all_series: list[Series], title: str) -> None:
     )
     curves(left, all_series, colours)
     left.set(title="(a) success rate, mean and standard deviation", ylabel="success rate")
-    left.legend(frameon=False, fontsize=8, loc="lower right")
+    left.legend(fontsize=7.5, loc="lower right", framealpha=0.85, edgecolor="none")
     steps = float(all_series[0].steps[-1])
     bars(middle, all_series, colours, [float(1e3 * np.median(series.cpu) / steps) for series in all_series])
     middle.set(title="(b) processor time a step", xlabel="milliseconds")
     bars(right, all_series, colours, [float(series.evaluations.mean() / steps) for series in all_series])
     right.set(title="(c) forward passes a step", xlabel="inputs evaluated")
     right.tick_params(labelleft=False)
+    if any(series.broken for series in all_series):
+        title += " (hatched: broke down on the way, and only acted from there)"
     figure.suptitle(title, fontsize=11)
     save(figure, stem)
 
