@@ -192,6 +192,15 @@ def test_environments_that_do_not_fit_are_refused() -> None:
         DoubleQ(gymnasium.make("FrozenLake-v1"), q, None)
 
 
+def test_small_observations_have_a_buffer_that_holds_a_batch() -> None:
+    torch.manual_seed(0)
+    q = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 3))
+    one = DoubleQ(gymnasium.make("MountainCar-v0"), q, FromReplay(q, Kova(q)), seed=0)
+    one.learn(40)
+    assert one.learner is not None
+    assert one.learner.evaluations > 0
+
+
 def test_environments_without_masks_work() -> None:
     env = gymnasium.make("CartPole-v1")
     torch.manual_seed(0)
@@ -202,7 +211,8 @@ def test_environments_without_masks_work() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"gamma": 1.5}, {"epsilon": -0.1}, {"batch": 0}, {"buffer": 0}, {"target_every": 2.5}]
+    "bad",
+    [{"gamma": 1.5}, {"epsilon": -0.1}, {"batch": 0}, {"buffer": 0}, {"buffer": 31}, {"target_every": 2.5}],
 )
 def test_settings_are_checked(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):

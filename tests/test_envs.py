@@ -140,6 +140,11 @@ def test_bad_starts(start: object, message: str) -> None:
         MazeEnv(MAZE4).reset(options={"start": start})
 
 
+def test_too_many_walls_are_refused_and_do_not_hang() -> None:
+    with pytest.raises(ValueError, match=r"no maze of 30 x 30 with a share of 0\.6 walls"):
+        MazeEnv(size=30, walls=0.6, layout_seed=0)
+
+
 def test_misuse() -> None:
     env = MazeEnv(MAZE4, render_mode="ansi")
     for misuse in (lambda: env.step(0), env.action_masks, env.render):
@@ -156,7 +161,7 @@ def test_misuse() -> None:
         MazeEnv(size=1)
 
 
-@given(st.integers(2, 9), st.integers(2, 9), st.floats(0, 0.5), st.integers(0, 2**32))
+@given(st.integers(2, 9), st.integers(2, 9), st.floats(0, 0.3), st.integers(0, 2**32))
 def test_random_mazes_always_have_a_way_out(rows: int, columns: int, walls: float, seed: int) -> None:
     layout = Layout.random((rows, columns), walls, np.random.default_rng(seed))
     assert layout.shape == (rows, columns)

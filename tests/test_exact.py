@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from kova_rl import Kova, covariance, evolution, observation
+from kova_rl import Kova, NonFiniteBatch, covariance, evolution, observation
 from kova_rl.filter.covariance import low_rank
 from tests import members
 from tests.oracle import DenseFilter, flat, jacobian, predictor
@@ -267,6 +267,22 @@ def test_low_rank_leaves_out_rows_of_dead_units_and_dark_inputs(rank: int) -> No
     torch.testing.assert_close(
         ours, other.posterior(lambda: predictions(dense, probe)).covariance, rtol=1e-8, atol=1e-9
     )
+
+
+def test_a_gradient_that_is_not_finite_is_not_taken_for_a_dark_row() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.good, self.bad = nn.Parameter(torch.ones(3)), nn.Parameter(torch.zeros(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ self.good + (x * self.bad).square().sum(1).sqrt().nan_to_num()  # gradient 0/0
+
+    model, x = Two(), torch.randn(4, 3)
+    before = flat(model)
+    with pytest.raises(NonFiniteBatch):
+        Kova(model).step(lambda: model(x), torch.randn(4))
+    assert torch.equal(flat(model), before)
 
 
 def test_rows_that_nothing_observes_do_not_become_subnormal() -> None:

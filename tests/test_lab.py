@@ -50,6 +50,14 @@ class TestFiles:
         with pytest.raises(ValueError, match="delete it"):
             files.load(path)
 
+    def test_a_flipped_bit_is_damage_and_nothing_else(self, tmp_path: Path) -> None:
+        path = tmp_path / "run.npz"
+        files.save(path, {"a": np.random.default_rng(0).normal(size=300)}, {"config": {}})
+        content = path.read_bytes()
+        for at in range(0, len(content), 37):
+            path.write_bytes(content[:at] + bytes([content[at] ^ 255]) + content[at + 1 :])
+            files.finished(path, {})  # says yes or no, and does not raise
+
     def test_a_write_that_fails_leaves_the_old_file(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -64,7 +64,7 @@ def check_noise_inputs(observation: Observation, given: Mapping[str, Tensor]) ->
     raise InvalidBatch("; ".join(parts))
 
 
-def warn_if_unnormalised(prior_variance: Tensor) -> None:
+def warn_if_unnormalised(innovation: Tensor, prior_variance: Tensor) -> None:
     """Warn, given ``h'P_0 h`` of the first batch, if it is far above the noise of the paper's filter."""
     mean, n = float(prior_variance.mean()), len(prior_variance)
     if UNNORMALISED * n < mean < math.inf:
@@ -80,11 +80,11 @@ def warn_if_unnormalised(prior_variance: Tensor) -> None:
 def warn_if_large(innovation: Tensor, prior_variance: Tensor) -> None:
     """Warn if the targets are out of the prior's scale; for noises that have the unit of the targets."""
     squared, mean = float(innovation.square().mean()), float(prior_variance.mean())
-    if LARGE * mean < squared < math.inf:
+    if 0 < LARGE * mean < squared < math.inf:
         warnings.warn(
             f"the first innovations (root mean square {squared**0.5:.3g}) are far larger than the prior "
             f"expects (h'P_0 h has a root of {mean**0.5:.3g}), so that learning will be slow. Normalise the "
-            "rewards (as VecNormalize does), so that values are of order 1, or raise the prior: "
-            f"covariance.LowRank(prior=covariance.FanIn({squared / max(mean, 1e-30):.1g})).",
+            "rewards (as VecNormalize does), so that values are of order 1, or make the prior of the "
+            f"covariance about {squared / mean:.1g} times larger.",
             stacklevel=6,
         )

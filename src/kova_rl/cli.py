@@ -12,6 +12,7 @@ import tyro
 from rich.console import Console
 
 import kova_rl
+from kova_rl.errors import KovaError
 from kova_rl.filter.checks import check_whole
 from kova_rl.lab.evaluation.command import Evaluate
 
@@ -85,7 +86,7 @@ class Show:
     what: tyro.conf.Positional[Literal["maze4", "maze6", "maze10", "chain"]]
     """What is drawn."""
     run_file: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(name="RUN")] = None
-    """The data file of a run that kept its beliefs, as `kova reproduce fig2` and `kova demo` write them."""
+    """The data file of a run that kept its beliefs: seed 0 of `kova reproduce fig2`, or of `kova demo`."""
     out: Path = Path("pictures")
     """Folder for the pictures."""
     seeds: int = 3
@@ -95,6 +96,8 @@ class Show:
 
     def run(self) -> None:
         if self.what == "chain":
+            if self.run_file is not None:
+                raise ValueError("kova show chain learns on the spot and takes no RUN")
             from kova_rl.lab.chain import run
 
             check_whole("--seeds", self.seeds, least=1)
@@ -103,7 +106,10 @@ class Show:
             return
         if self.run_file is None:
             raise ValueError(f"which run? kova show {self.what} RUN, a file that 'kova reproduce' wrote")
-        from kova_rl.lab.show import show
+        try:
+            from kova_rl.lab.show import show
+        except ImportError:
+            raise ValueError("pictures need matplotlib: pip install 'kova-rl[plots]'") from None
 
         still, moving = show(self.what, self.run_file, self.out)
         print(f"Picture: {still}, moving: {moving}")
@@ -154,7 +160,7 @@ def main(arguments: list[str] | None = None) -> None:
     command = tyro.cli(Command, prog="kova", description=DESCRIPTION, args=arguments)
     try:
         command.run()
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, KovaError) as error:
         print(f"kova: {error}", file=sys.stderr)
         raise SystemExit(2) from None
 

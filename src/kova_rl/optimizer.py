@@ -187,10 +187,8 @@ class Kova(torch.optim.Optimizer):
             )
 
         if memory["step"] == 0:
-            expected = jacobian.gram().diagonal()
-            warn_if_unnormalised(expected)
-            if not self.observation.unit_free:
-                warn_if_large(innovation, expected)
+            warn = warn_if_unnormalised if self.observation.unit_free else warn_if_large
+            warn(innovation, jacobian.gram().diagonal())
         if self.observation.learns:
             self.observation.observe(memory["observation"], innovation, update.predicted_variance())
         update.commit()

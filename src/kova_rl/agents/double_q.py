@@ -28,7 +28,7 @@ class Settings:
     batch: int = 32
     """Transitions in a batch; learning begins once the buffer holds one."""
     buffer: int | None = None
-    """Transitions in the replay buffer; None is 8 x the size of an observation."""
+    """Transitions in the replay buffer; None is 8 x the size of an observation, at least a batch."""
     target_every: int = 200
     """Steps between two copies of the network to the target network."""
     epsilon: float = 0.1
@@ -49,6 +49,8 @@ class Settings:
         for name in ("buffer", "window"):
             if getattr(self, name) is not None:
                 check_whole(name, getattr(self, name), least=1)
+        if self.buffer is not None and self.buffer < self.batch:
+            raise ValueError(f"buffer must hold a batch of {self.batch}, got {self.buffer}")
 
 
 @dataclass
@@ -82,7 +84,7 @@ class DoubleQ:
     Args:
         env: With a flat ``Box`` of observations and ``Discrete`` actions. If ``info`` has an
             ``"action_mask"``, random actions keep to it; ``info["is_success"]`` says how an episode ended.
-        network: Q: N x observation to N x actions.
+        network: Q: N x observation to N x actions; and one observation to actions, to act on.
         learner: What improves the network, such as :class:`FromReplay`; None only acts.
         settings: See :class:`Settings`.
         seed: Of the environment, the exploration and the replay: the same seed, the same curve.
@@ -96,8 +98,8 @@ class DoubleQ:
         settings: Settings | None = None,
         seed: int = 0,
     ) -> None:
-        if not isinstance(env.action_space, gymnasium.spaces.Discrete):
-            raise ValueError(f"the agent needs Discrete actions, got {env.action_space}")
+        if not isinstance(env.action_space, gymnasium.spaces.Discrete) or env.action_space.start != 0:
+            raise ValueError(f"the agent needs Discrete actions from 0 on, got {env.action_space}")
         shape = env.observation_space.shape
         if not isinstance(env.observation_space, gymnasium.spaces.Box) or shape is None or len(shape) != 1:
             raise ValueError(
@@ -107,7 +109,7 @@ class DoubleQ:
         self.env, self.network, self.learner = env, network, learner
         self.settings = settings or Settings()
         self.history = History(self.settings.window or max(1, shape[0] // 2))
-        self.replay = Replay(self.settings.buffer or 8 * shape[0], shape, seed)
+        self.replay = Replay(self.settings.buffer or max(8 * shape[0], self.settings.batch), shape, seed)
         self.steps = self.acted = 0
         self._actions = list(range(int(env.action_space.n)))
         self._random = random.Random(seed)
@@ -116,7 +118,7 @@ class DoubleQ:
 
     def _begin(self, seed: int | None = None) -> None:
         observation, self._info = self.env.reset(seed=seed)
-        self._observation = torch.as_tensor(observation, dtype=torch.float32)
+        self._observation = torch.tensor(observation, dtype=torch.float32)
         self._return = 0.0
 
     def learn(self, steps: int) -> History:
@@ -143,7 +145,7 @@ class DoubleQ:
     def _step(self, action: int) -> None:
         before = self._observation
         after, reward, terminated, truncated, self._info = self.env.step(action)
-        reward, self._observation = float(reward), torch.as_tensor(after, dtype=torch.float32)
+        reward, self._observation = float(reward), torch.tensor(after, dtype=torch.float32)
         transition = (before, action, reward, self._observation, terminated)
         self.steps += 1
         self._return += reward

@@ -38,6 +38,8 @@ MOVES = ((0, -1), (-1, 0), (0, 1), (1, 0))
 """Row and column steps of the actions: 0 left, 1 up, 2 right, 3 down."""
 
 BLOCKED = -1
+TRIES = 1_000
+"""Random mazes that are drawn before giving up."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,9 @@ class Layout:
             size: Rows and columns, or one number for both, at least 2.
             walls: Share of the cells that are walls before the rest is cut off, in [0, 0.6].
             rng: Where the randomness comes from.
+
+        Raises:
+            ValueError: A setting out of range, or so many walls that no maze hangs together.
         """
         rows, columns = (size, size) if isinstance(size, int) else size
         check_whole("size (rows)", rows, least=2)
@@ -108,13 +113,17 @@ class Layout:
         check_real(
             "walls", walls, "a number in [0, 0.6]", isinstance(walls, int | float) and 0 <= walls <= 0.6
         )
-        while True:
+        for _ in range(TRIES):
             free = rng.random(rows * columns) >= walls
             free[-1] = True
             kept = flood(free, (rows, columns)) >= 0
             if kept.sum() >= max(2, 0.8 * free.sum()):
                 lines = kept.astype(int).astype(str).reshape(rows, columns)
                 return cls("\n".join("".join(line) for line in lines))
+        raise ValueError(
+            f"no maze of {rows} x {columns} with a share of {walls:g} walls hangs together in {TRIES} tries: "
+            "lower walls"
+        )
 
     @cached_property
     def free(self) -> NDArray[np.bool_]:

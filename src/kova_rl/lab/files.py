@@ -8,6 +8,7 @@ import os
 import re
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,15 @@ def load(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as data:
             arrays = {name: data[name] for name in data.files}
         meta = json.loads(bytes(arrays.pop(META)).decode())
-    except (KeyError, EOFError, zipfile.BadZipFile, ValueError) as error:
+    except (
+        KeyError,
+        EOFError,
+        TypeError,
+        AttributeError,
+        ValueError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
         raise ValueError(
             f"{path} is not the data of a run, or is damaged ({error}): delete it and run again"
         ) from None

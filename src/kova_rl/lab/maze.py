@@ -21,7 +21,7 @@ from kova_rl.errors import KovaError
 from kova_rl.lab import files
 from kova_rl.lab.critics import Critic
 
-__all__ = ["MAZES", "Run", "curve", "network", "run", "run_file"]
+__all__ = ["MAZES", "Run", "network", "run", "run_file"]
 
 MAZES: dict[str, dict[str, Any]] = {
     "maze4": {"id": "kova/Maze4-v0"},
@@ -87,19 +87,27 @@ def run(job: Run, tick: Callable[[int], None]) -> None:
     marks = {round(job.steps * (i + 1) / job.looks) for i in range(job.looks)}
     looks: list[tuple[int, Tensor, Tensor]] = []
     broken: dict[str, Any] | None = None
-    cpu, wall = time.process_time(), time.perf_counter()
+    cpu = time.process_time()
+    spent = {"learned": job.steps, "looking": 0.0}
     while agent.steps < job.steps:
         until = min([job.steps, agent.steps + CHUNK, *(m for m in marks if m > agent.steps)])
         before = agent.steps
         try:
             agent.learn(until - agent.steps)
+            if agent.steps in marks:
+                started = time.process_time()
+                looks.append((agent.steps, *beliefs(agent)))
+                spent["looking"] += time.process_time() - started
         except KovaError as error:
             broken = {"step": agent.steps, "error": f"{type(error).__name__}: {error}"}
             agent.learner = None
+            spent["learned"], spent["cpu_seconds"] = agent.steps, time.process_time() - cpu
+            spent["evaluations"] = agent.acted + learner.evaluations
         tick(agent.steps - before)
-        if agent.steps in marks:
-            looks.append((agent.steps, *beliefs(agent)))
-    spent = {"cpu_seconds": time.process_time() - cpu, "seconds": time.perf_counter() - wall}
+    # What learning cost: until it was done, or broke down.
+    spent.setdefault("cpu_seconds", time.process_time() - cpu)
+    spent["cpu_seconds"] -= spent.pop("looking")
+    spent.setdefault("evaluations", agent.acted + learner.evaluations)
     arrays = {
         "ends": np.array(agent.history.ends, np.int32),
         "successes": np.array(agent.history.successes, bool),
@@ -109,8 +117,7 @@ def run(job: Run, tick: Callable[[int], None]) -> None:
         arrays |= {"looks": np.array([look[0] for look in looks], np.int32)}
         arrays |= {"q_mean": np.stack([look[1].numpy() for look in looks]).astype(np.float32)}
         arrays |= {"q_std": np.stack([look[2].numpy() for look in looks]).astype(np.float32)}
-    evaluations = agent.acted + learner.evaluations
-    counts = {"window": agent.history.window, "evaluations": evaluations, "broken": broken}
+    counts = {"window": agent.history.window, "broken": broken}
     versions = {"kova_rl": kova_rl.__version__, "torch": torch.__version__}
     files.save(job.path, arrays, {"name": job.name, "config": job.config, **counts, **spent, **versions})
 
@@ -141,10 +148,3 @@ def run_file(path: Path) -> tuple[History, dict[str, NDArray[Any]], dict[str, An
         raise ValueError(f"{path} is not the data of a run in a maze")
     columns = (arrays[name].tolist() for name in ("ends", "successes", "returns"))
     return History(int(meta["window"]), *columns), arrays, meta
-
-
-def curve(path: Path, points: int = 200) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Steps, evenly spaced, and the success rate after each."""
-    history, _, meta = run_file(path)
-    steps = np.linspace(0, meta["config"]["steps"], points + 1).round().astype(np.int64)[1:]
-    return steps, history.curve(steps)

@@ -86,14 +86,13 @@ def fig1(stem: Path, all_series: list[Series], title: str) -> None:
     curves(left, all_series, colours)
     left.set(title="(a) success rate, mean and standard deviation", ylabel="success rate")
     left.legend(fontsize=7.5, loc="lower right", framealpha=0.85, edgecolor="none")
-    steps = float(all_series[0].steps[-1])
-    bars(middle, all_series, colours, [float(1e3 * np.median(series.cpu) / steps) for series in all_series])
+    bars(middle, all_series, colours, [float(np.median(series.milliseconds)) for series in all_series])
     middle.set(title="(b) processor time a step", xlabel="milliseconds")
-    bars(right, all_series, colours, [float(series.evaluations.mean() / steps) for series in all_series])
+    bars(right, all_series, colours, [float(series.passes.mean()) for series in all_series])
     right.set(title="(c) forward passes a step", xlabel="inputs evaluated")
     right.tick_params(labelleft=False)
     if any(series.broken for series in all_series):
-        title += " (hatched: broke down on the way, and only acted from there)"
+        title += " (hatched: broke down on the way; costs until then)"
     figure.suptitle(title, fontsize=11)
     save(figure, stem)
 

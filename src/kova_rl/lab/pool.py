@@ -100,6 +100,9 @@ def run_all(
                 for future in done:
                     future.result()  # raise the first error as soon as it comes
         except BaseException:
+            workers_alive = list((pool._processes or {}).values())
             pool.shutdown(wait=False, cancel_futures=True)
+            for process in workers_alive:  # their work would be thrown away
+                process.terminate()
             raise
     return [future.result() for future in futures]

@@ -108,9 +108,7 @@ EXPERIMENTS = {"fig1": FIG1, "fig2": FIG2, "why": WHY}
 def reproduce(
     name: str, scale: str, seeds: int | None, steps: int | None, out: Path | None, console: Console
 ) -> None:
-    """Run what is not finished, then write the table and the figure."""
-    from kova_rl.lab import maze_figures
-
+    """Run what is not finished, then write the table and, if matplotlib is there, the figure."""
     check_choice("figure", name, tuple(EXPERIMENTS))
     check_choice("--scale", scale, ("smoke", "desk", "paper"))
     experiment = EXPERIMENTS[name]
@@ -125,11 +123,16 @@ def reproduce(
         settings = experiment.settings.get(critic_name, Settings())
         jobs.append(Run(critic_name, experiment.maze, critic, seed, steps, out, looks, settings))
     perform(jobs, experiment.title, console)
+    try:
+        from kova_rl.lab.maze_figures import DRAW
+    except ImportError:
+        console.print("No figure without matplotlib: pip install 'kova-rl[plots]'")
+        DRAW = {}
     summarise(
         jobs,
         f"{experiment.title}, {steps:,} steps, {seeds} seeds",
         out / name,
-        maze_figures.DRAW[name],
+        DRAW.get(name),
         console,
     )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +26,10 @@ class Series:
     steps: NDArray[np.int64]
     rates: NDArray[np.float64]
     """Success rate, seeds x steps."""
-    cpu: NDArray[np.float64]
-    """Seconds of processor time for each run."""
-    evaluations: NDArray[np.float64]
-    """Forward passes of each run: inputs that the network was evaluated at."""
+    milliseconds: NDArray[np.float64]
+    """Of processor time a step, while it learned, for each run."""
+    passes: NDArray[np.float64]
+    """Forward passes a step, while it learned: inputs that the network was evaluated at."""
     broken: tuple[str, ...]
     """What stopped the learning of each run that broke down."""
     broken_at: tuple[int, ...]
@@ -61,11 +62,16 @@ def _series(name: str, jobs: Sequence[Run]) -> Series:
         name,
         steps,
         np.stack([history.curve(steps) for history, _, _ in read]),
-        np.array([meta["cpu_seconds"] for meta in metas]),
-        np.array([meta["evaluations"] for meta in metas], np.float64),
+        np.array([1e3 * meta["cpu_seconds"] / learned(meta) for meta in metas]),
+        np.array([meta["evaluations"] / learned(meta) for meta in metas]),
         tuple(b["error"].split(":")[0] for b in broken),
         tuple(b["step"] for b in broken),
     )
+
+
+def learned(meta: Mapping[str, Any]) -> int:
+    """The steps in which the run learned."""
+    return max(1, int(meta.get("learned", meta["config"]["steps"])))
 
 
 HEADINGS = (
@@ -80,7 +86,7 @@ HEADINGS = (
 
 def cells(series: Series) -> tuple[str, ...]:
     """A row of the table."""
-    count, last = len(series.rates), int(series.steps[-1])
+    count = len(series.rates)
     low, high = bootstrap(series.areas)
     broke = ""
     if series.broken:
@@ -89,8 +95,8 @@ def cells(series: Series) -> tuple[str, ...]:
         series.name,
         f"{series.final.mean():.2f} ± {series.final.std():.2f}",
         f"{series.areas.mean():.3f} [{low:.3f}, {high:.3f}]",
-        f"{1e3 * np.median(series.cpu) / last:.2f}",
-        f"{series.evaluations.mean() / last:,.0f}",
+        f"{np.median(series.milliseconds):.2f}",
+        f"{series.passes.mean():,.0f}",
         broke,
     )
 

@@ -53,7 +53,9 @@ def read(maze: str, path: Path) -> Beliefs:
     if meta["config"]["maze"] != maze:
         raise ValueError(f"{path} is a run in {meta['config']['maze']}, not in {maze}")
     if "looks" not in arrays:
-        raise ValueError(f"{path} kept no beliefs: those of 'kova reproduce fig2' and 'kova demo' do")
+        raise ValueError(
+            f"{path} kept no beliefs: seed 0 of 'kova reproduce fig2' and the runs of 'kova demo' do"
+        )
     title = f"{meta['name']}, seed {meta['config']['seed']}"
     return Beliefs(title, layout(maze), arrays["looks"], arrays["q_mean"], arrays["q_std"])
 

@@ -53,7 +53,8 @@ class Entry:
         shown = []
         for values in self.marks.values():
             low, high = bootstrap(values)
-            shown.append(f"{np.mean(values):.3f} [{low:.3f}, {high:.3f}]")
+            interval = f" [{low:.3f}, {high:.3f}]" if len(values) > 1 else ""
+            shown.append(f"{np.mean(values):.3f}{interval}")
         return [self.name, f"{self.rank:.1f}", *shown, f"{np.median(self.milliseconds):.2f}"]
 
 

@@ -84,7 +84,7 @@ class LowRank(Covariance):
         information = _information(evidence, H)
         # Rows that nothing observes decay for ever; subnormal numbers would be many times slower.
         faint = squares < torch.finfo(W.dtype).eps ** 3
-        rows = _Rows.where(information > 0, faint)
+        rows = _Rows.where(information != 0, faint)  # not finite is not 0
         v = rows.of(leaked)
         scale = v.rsqrt()
         # X = [W, H L^-T] in coordinates where diag(v) is the identity: its Gram matrix is G.

@@ -27,13 +27,13 @@ def make_env(env: str | Callable[[], Env]) -> Env:
     if isinstance(env, str):
         try:
             made: Env = gymnasium.make(env)
-        except gymnasium.error.Error as error:
-            near = difflib.get_close_matches(env, gymnasium.registry, n=3, cutoff=0.5)
-            hint = (
-                f"did you mean {' or '.join(near)}?"
-                if near
-                else "name the module that registers it: --import"
-            )
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise ValueError(f"{env} needs a package that is not installed: {error}") from None
+        except (gymnasium.error.Error, ImportError) as error:
+            near = difflib.get_close_matches(env, gymnasium.registry, n=3, cutoff=0.6)
+            hint = "name the module that registers it: --import"
+            if near:
+                hint = f"did you mean {' or '.join(near)}? If it is your own, {hint}"
             raise ValueError(f"env must be a registered environment, got {env!r} ({error}); {hint}") from None
     elif callable(env):
         made = env()

@@ -71,6 +71,15 @@ class Exam:
         }
 
 
+NOTHING: dict[str, Any] = {
+    "error": np.nan,
+    "explained": np.nan,
+    "coverage": np.full(len(LEVELS), np.nan),
+    "nees": np.nan,
+}
+"""The marks of a critic that broke down."""
+
+
 def follow(
     critic: Critic, more: Callable[[], Transitions], seen: int, at: Sequence[int], exam: Exam, tick: Tick
 ) -> list[dict[str, Any]]:
@@ -90,8 +99,11 @@ def follow(
                 broken = True
             seen += len(batch)
             tick(len(batch))
-        found = exam.score(critic)
-        rows.append({name: value * np.nan for name, value in found.items()} if broken else found)
+        try:
+            rows.append(NOTHING if broken else exam.score(critic))
+        except KovaError:
+            broken = True
+            rows.append(NOTHING)
     return rows
 
 
@@ -150,7 +162,10 @@ def _run(parts: tuple[Task, ...], critic: Critic, at: list[int], seed: int, tick
         exam, points = Exam(task.features, task.values()), at[part * each : (part + 1) * each]
         rows += follow(critic, lambda: walker.walk(STEP), seen, points, exam, tick)
         seen = points[-1]
-    mean, std = critic.mean_std(task.features)
+    try:
+        mean, std = critic.mean_std(task.features)
+    except KovaError:
+        mean, std = np.full(len(task.features), np.nan), None
     end = {"mean": mean, "truth": exam.truth, "std": np.full_like(mean, np.nan) if std is None else std}
     return stacked(at, rows) | end
 
