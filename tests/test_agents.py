@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from kova_rl import Kova, covariance, evolution, targets
-from kova_rl.agents import DoubleQ, FromReplay, History, Replay, Settings
+from kova_rl.agents import DoubleQ, FromReplay, History, Replay, Settings, Transition
 from kova_rl.lab.critics import Adam, Critic, Filtered, Temporal
 from kova_rl.lab.maze import make, network
 
@@ -159,7 +159,9 @@ class TestReplay:
     def test_it_is_a_ring(self) -> None:
         replay = Replay(3, (2,), seed=0)
         for i in range(5):
-            replay.add(torch.full((2,), float(i)), i % 4, float(i), torch.full((2,), i + 0.5), i == 4)
+            replay.add(
+                Transition(torch.full((2,), float(i)), i % 4, float(i), torch.full((2,), i + 0.5), i == 4)
+            )
         assert len(replay) == 3
         batch = replay.sample(200)
         assert set(batch.rewards.tolist()) == {2.0, 3.0, 4.0}
@@ -170,7 +172,7 @@ class TestReplay:
 
     def test_it_draws_only_what_is_there(self) -> None:
         replay = Replay(100, (1,), seed=0)
-        replay.add(torch.ones(1), 0, 7.0, torch.ones(1), False)
+        replay.add(Transition(torch.ones(1), 0, 7.0, torch.ones(1), False))
         assert set(replay.sample(50).rewards.tolist()) == {7.0}
 
     def test_bad_capacity(self) -> None:

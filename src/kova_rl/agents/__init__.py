@@ -15,7 +15,7 @@ Example:
 
 from kova_rl.agents.double_q import DoubleQ, History, Settings
 from kova_rl.agents.learners import FromReplay, Learner, OneTransition
-from kova_rl.agents.replay import Replay, Transitions
+from kova_rl.agents.replay import Replay, Transition, Transitions
 
 __all__ = [
     "DoubleQ",
@@ -25,5 +25,6 @@ __all__ = [
     "OneTransition",
     "Replay",
     "Settings",
+    "Transition",
     "Transitions",
 ]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from kova_rl.agents.learners import Learner
-from kova_rl.agents.replay import Replay
+from kova_rl.agents.replay import Replay, Transition
 from kova_rl.filter.checks import check_real, check_whole
 
 __all__ = ["DoubleQ", "History", "Settings"]
@@ -146,14 +146,14 @@ class DoubleQ:
         before = self._observation
         after, reward, terminated, truncated, self._info = self.env.step(action)
         reward, self._observation = float(reward), torch.tensor(after, dtype=torch.float32)
-        transition = (before, action, reward, self._observation, terminated)
+        transition = Transition(before, action, reward, self._observation, terminated)
         self.steps += 1
         self._return += reward
-        self.replay.add(*transition)
+        self.replay.add(transition)
         if terminated or truncated:
             self.history.ends.append(self.steps)
             self.history.successes.append(bool(self._info.get("is_success", False)))
             self.history.returns.append(self._return)
             self._begin()
         if self.learner is not None:  # last: if it raises, the agent is where it should be
-            self.learner.update(*transition, self.replay, self.settings)
+            self.learner.update(transition, self.replay, self.settings)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from kova_rl import targets
-from kova_rl.agents.replay import Replay
+from kova_rl.agents.replay import Replay, Transition
 from kova_rl.optimizer import Kova
 
 if TYPE_CHECKING:
@@ -27,16 +27,7 @@ class Learner(Protocol):
     def evaluations(self) -> int:
         """How many inputs the network was evaluated at so far, to learn; the paper's forward passes."""
 
-    def update(
-        self,
-        observation: Tensor,
-        action: int,
-        reward: float,
-        next_observation: Tensor,
-        terminated: bool,
-        replay: Replay,
-        settings: Settings,
-    ) -> None:
+    def update(self, transition: Transition, replay: Replay, settings: Settings) -> None:
         """Learn from the newest transition, which the replay buffer holds already."""
 
 
@@ -66,16 +57,7 @@ class FromReplay:
     def evaluations(self) -> int:
         return self._evaluations
 
-    def update(
-        self,
-        observation: Tensor,
-        action: int,
-        reward: float,
-        next_observation: Tensor,
-        terminated: bool,
-        replay: Replay,
-        settings: Settings,
-    ) -> None:
+    def update(self, transition: Transition, replay: Replay, settings: Settings) -> None:
         self._steps += 1
         if len(replay) >= settings.batch:
             self._learn(replay, settings)
@@ -118,14 +100,6 @@ class OneTransition:
     def evaluations(self) -> int:
         return self.ktd.forward_passes
 
-    def update(
-        self,
-        observation: Tensor,
-        action: int,
-        reward: float,
-        next_observation: Tensor,
-        terminated: bool,
-        replay: Replay,
-        settings: Settings,
-    ) -> None:
-        self.ktd.step(observation, reward, next_observation, terminated, action=action)
+    def update(self, transition: Transition, replay: Replay, settings: Settings) -> None:
+        before, action, reward, after, terminated = transition
+        self.ktd.step(before, reward, after, terminated, action=action)

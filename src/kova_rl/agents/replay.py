@@ -9,7 +9,17 @@ from torch import Tensor
 
 from kova_rl.filter.checks import check_whole
 
-__all__ = ["Replay", "Transitions"]
+__all__ = ["Replay", "Transition", "Transitions"]
+
+
+class Transition(NamedTuple):
+    """One step in an environment."""
+
+    observation: Tensor
+    action: int
+    reward: float
+    next_observation: Tensor
+    terminated: bool
 
 
 class Transitions(NamedTuple):
@@ -46,17 +56,15 @@ class Replay:
     def __len__(self) -> int:
         return min(self._added, len(self._kept.rewards))
 
-    def add(
-        self, observation: Tensor, action: int, reward: float, next_observation: Tensor, terminated: bool
-    ) -> None:
+    def add(self, transition: Transition) -> None:
         """Keep one transition, in the place of the oldest if the buffer is full."""
         at = self._added % len(self._kept.rewards)
         kept = self._kept
-        kept.observations[at] = observation
-        kept.actions[at] = action
-        kept.rewards[at] = reward
-        kept.next_observations[at] = next_observation
-        kept.terminated[at] = terminated
+        kept.observations[at] = transition.observation
+        kept.actions[at] = transition.action
+        kept.rewards[at] = transition.reward
+        kept.next_observations[at] = transition.next_observation
+        kept.terminated[at] = transition.terminated
         self._added += 1
 
     def sample(self, size: int) -> Transitions:
