@@ -130,7 +130,7 @@ def evaluation(job: Evaluation, tick: Callable[[int], None]) -> None:
 def study(scale: str, out: Path, console: Console) -> list[Entry]:
     """Run what is not finished, in three rounds, print the tables and write them.
 
-    All settings on the small mazes and the tasks with few seeds; the best quarter, and all of Adam and
+    All settings on the small mazes and the tasks with few seeds; the best sixth, and all of Adam and
     Memoryless, with more; the best four tracked filters, the best Adam and the best Memoryless on the
     10x10 maze.
     """
@@ -138,7 +138,7 @@ def study(scale: str, out: Path, console: Console) -> list[Entry]:
     size = SCALES[scale]
     settings = dict(configurations())
     entries = play(settings, range(size.few), size, out, console)
-    kept = {entry.name: settings[entry.name] for entry in entries[: len(entries) // 4]}
+    kept = {entry.name: settings[entry.name] for entry in entries[: len(entries) // 6]}
     kept |= {name: critic for name, critic in settings.items() if not is_tracked(name)}
     later = play(kept, range(size.few, size.seeds), size, out, console)
     entries = merged(entries, later)
