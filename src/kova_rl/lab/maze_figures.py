@@ -100,7 +100,7 @@ def fig1(stem: Path, all_series: list[Series], title: str) -> None:
 def fig2(stem: Path, all_series: list[Series], title: str) -> None:
     """Success rate: a panel a family, with the best of the other families in the background."""
     families = ("Kova", "memoryless", "Adam")
-    figure, panels = plt.subplots(1, len(families), figsize=(13, 4), sharey=True, layout="constrained")
+    figure, panels = plt.subplots(1, len(families), figsize=(13, 4.8), sharey=True, layout="constrained")
     best = {
         family: max((s for s in all_series if s.name.startswith(family)), key=lambda s: float(s.areas.mean()))
         for family in families
@@ -115,7 +115,7 @@ def fig2(stem: Path, all_series: list[Series], title: str) -> None:
                 axes.plot(series.steps, mean, color=c, lw=1, ls=":", label=f"best of {other}")
         curves(axes, own, [colour(series.name, seen) for series in own])
         axes.set_title(family)
-        axes.legend(frameon=False, fontsize=8, loc="upper left")
+        axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
     panels[0].set_ylabel("success rate over the last 50 episodes")
     figure.suptitle(f"{title}: mean and standard deviation", fontsize=11)
     save(figure, stem)
