@@ -196,3 +196,17 @@ def test_targets_of_the_dead_critic_need_more_than_a_constant() -> None:
     _, y = critic.batch(1_000)
     assert y.std() > 0.5
     assert isinstance(y, Tensor)
+
+
+@pytest.mark.parametrize("structure", [covariance.Full(), covariance.NeuronBlocks()], ids=members.name)
+def test_correlations_do_not_decay_into_subnormal_numbers(structure: covariance.Covariance) -> None:
+    """A weight that was observed once, and never again, loses its correlations by 1 - eta at each step."""
+    model = nn.Linear(4, 1)
+    optimizer = Kova(model, 1.0, structure, evolution.PriorAnchored(0.1), observation.BatchSize())
+    for t in range(1_500):
+        x = torch.randn(3, 4)
+        x[:, 0] *= t < 3
+        optimizer.step(lambda x=x: model(x).squeeze(-1), x.sum(1))
+    for P in optimizer.state[model.weight]["covariance"].values():
+        assert (P[P != 0].abs() > torch.finfo(torch.float32).tiny).all()
+        assert torch.equal(P, P.mT)

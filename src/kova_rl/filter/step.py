@@ -40,6 +40,10 @@ class Update(NamedTuple):
     """What was added to the diagonal of S to factorise it."""
 
 
+FLUSH_EVERY = 64
+"""Steps between two looks for correlations that have decayed into nothing."""
+
+
 def affine(
     structure: BlockDiagonal,
     state: State,
@@ -60,6 +64,8 @@ def affine(
 
     def commit() -> None:  # P = P- - alpha K S K'                                 (eq. 5)
         structure.add_outer(state, A if lr == 1.0 else A * lr**0.5, None, kept, own)
+        if evidence.step % FLUSH_EVERY == 0:
+            structure.flush(state)
 
     return Update(delta, w.dot(w).item() / len(w), lambda: noise.taken_from(S), commit, jitter)
 

@@ -37,6 +37,9 @@ class Diagonal(BlockDiagonal):
         # Rounding must not take the last bit of a variance that the batch has all but removed.
         torch.maximum(predicted + change, predicted * torch.finfo(p.dtype).eps, out=p)
 
+    def flush(self, state: State) -> None:
+        """Nothing to do: there are no correlations."""
+
     def leaked(self, state: State, eta: float, step: int) -> State:
         p = state["variance"]
         return {"variance": p / ((1 - eta) + eta * p)}
