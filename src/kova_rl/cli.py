@@ -124,13 +124,15 @@ class Study:
 
     scale: Scale = "smoke"
     """smoke: 500 steps, 1 seed; desk: 5,000 steps, up to 2 seeds; paper: up to 4 seeds, an hour or two."""
+    seeds: int | None = None
+    """Seeds of the better settings, if not those of the scale."""
     out: Path = Path("results/study")
     """Folder for the results."""
 
     def run(self) -> None:
         from kova_rl.lab.study import study
 
-        study(self.scale, self.out, Console())
+        study(self.scale, self.seeds, self.out, Console())
 
 
 @dataclass

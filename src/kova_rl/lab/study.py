@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from rich.console import Console
 from torch import nn
 
 from kova_rl import covariance, evolution, observation
-from kova_rl.filter.checks import check_choice
+from kova_rl.filter.checks import check_choice, check_whole
 from kova_rl.filter.covariance import Covariance
 from kova_rl.filter.covariance.base import Prior
 from kova_rl.filter.evolution import Evolution
@@ -127,7 +127,7 @@ def evaluation(job: Evaluation, tick: Callable[[int], None]) -> None:
     tick(1)
 
 
-def study(scale: str, out: Path, console: Console) -> list[Entry]:
+def study(scale: str, seeds: int | None, out: Path, console: Console) -> list[Entry]:
     """Run what is not finished, in three rounds, print the tables and write them.
 
     All settings on the small mazes and the tasks with few seeds; the best sixth, and all of Adam and
@@ -136,6 +136,9 @@ def study(scale: str, out: Path, console: Console) -> list[Entry]:
     """
     check_choice("--scale", scale, tuple(SCALES))
     size = SCALES[scale]
+    if seeds is not None:
+        check_whole("--seeds", seeds, least=size.few)
+        size = replace(size, seeds=seeds)
     settings = dict(configurations())
     entries = play(settings, range(size.few), size, out, console)
     kept = {entry.name: settings[entry.name] for entry in entries[: len(entries) // 6]}
