@@ -308,7 +308,7 @@ def test_without_copies_single_returns_are_the_truth() -> None:
 
 def test_a_return_that_was_cut_is_left_out() -> None:
     def limited() -> gymnasium.Env[Any, Any]:
-        return gymnasium.wrappers.TimeLimit(Uncopied(), 30)
+        return gymnasium.wrappers.TimeLimit(Uncopied(), 40)
 
     stay = rollouts.from_episodes(limited(), lambda _: 0, 0.8, seed=0, states=2)
     np.testing.assert_allclose(stay.values, -5.0, rtol=rollouts.TAIL)  # -1/(1 - gamma), for ever

@@ -216,13 +216,14 @@ def test_draws_repeat_with_their_generator() -> None:
 
 def test_unnormalised_inputs_warn_once_and_say_what_to_do() -> None:
     critic = nn.Linear(3, 1)
-    optimizer = Kova(critic, covariance=covariance.LowRank())
+    paper = observation.BatchSize()
+    optimizer = Kova(critic, observation=paper)
     with pytest.warns(UserWarning, match=r"above 100 N = 800.*VecNormalize"):
         optimizer.step(lambda: critic(1e3 * X).squeeze(-1), X[:, 0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         optimizer.step(lambda: critic(1e3 * X).squeeze(-1), X[:, 0])
-        Kova(critic, covariance=covariance.LowRank(prior=1e-4)).step(
+        Kova(critic, covariance=covariance.LowRank(prior=1e-4), observation=paper).step(
             lambda: critic(1e3 * X).squeeze(-1), X[:, 0]
         )
 
@@ -230,7 +231,7 @@ def test_unnormalised_inputs_warn_once_and_say_what_to_do() -> None:
 def test_targets_out_of_the_priors_scale_warn_once_and_say_what_to_do() -> None:
     critic = nn.Linear(3, 1)
     optimizer = Kova(critic)
-    with pytest.warns(UserWarning, match=r"far larger than the prior expects.*VecNormalize.*FanIn\(\d"):
+    with pytest.warns(UserWarning, match=r"far larger than the prior expects.*VecNormalize.*times larger"):
         optimizer.step(lambda: critic(X).squeeze(-1), 1e3 * X[:, 0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -15,7 +15,7 @@ from gymnasium.wrappers import TimeLimit
 from kova_rl.lab.evaluation.environment import Env, Policy, Step, walk
 from kova_rl.lab.evaluation.transitions import Array
 
-TAIL = 1e-4
+TAIL = 1e-3
 """A return counts as known once the discount of what is missing is below it."""
 LONGEST = 10_000
 """Steps of a rollout after which it is given up, where the discount does not end it."""
