@@ -283,6 +283,9 @@ class TestStudy:
             == len(settings)
         )
 
+    def test_the_default_is_one_of_them(self) -> None:
+        assert repr(dict(study.configurations())[study.DEFAULT]) == repr(Filtered())
+
     def test_ranks(self) -> None:
         columns = {
             "maze4": {"a": [0.9, 0.7], "b": [0.5, 0.5], "c": [0.1, 0.1]},

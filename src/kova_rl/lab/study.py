@@ -47,6 +47,8 @@ NOISES = (observation.BatchSize, observation.Adaptive)
 RATES = (1e-2, 3e-3, 1e-3, 3e-4)
 """Of Adam, to compare with."""
 
+DEFAULT = "LowRank, Leakage 0.001, Adaptive, P0 fan-in"
+"""What ``Kova()`` is."""
 MAZES = ("maze4", "maze6")
 TASKS = tuple(product(("chain", "grid"), ("on-policy", "switch")))
 
@@ -151,6 +153,7 @@ def study(scale: str, seeds: int | None, out: Path, console: Console) -> list[En
     )
     console.print(table(title, entries[:20]))
     report = markdown(title, entries)
+    files.write(out / "study.md", report.encode())  # the last round takes long
     jobs = [
         Run(name, "maze10", settings[name], seed, size.final_steps, out)
         for seed, name in product(range(size.final_seeds), finalists([e for e in entries if e.name in kept]))
@@ -188,10 +191,11 @@ def is_tracked(name: str) -> bool:
 
 
 def finalists(entries: Sequence[Entry]) -> list[str]:
-    """The best four tracked filters, and the best of Adam and of Memoryless to compare with."""
+    """The best four tracked filters, the default, and the best of Adam and of Memoryless to compare with."""
     names = [entry.name for entry in entries]
     best = [name for name in names if is_tracked(name) and not name.startswith("Full")][:4]
-    return best + [next(name for name in names if name.startswith(kind)) for kind in ("Adam", "Memoryless")]
+    others = [next(name for name in names if name.startswith(kind)) for kind in ("Adam", "Memoryless")]
+    return list(dict.fromkeys([*best, *(name for name in names if name == DEFAULT), *others]))
 
 
 def collect(mazes: Sequence[Run], tasks: Sequence[Evaluation]) -> list[Entry]:
