@@ -133,8 +133,8 @@ def study(scale: str, seeds: int | None, out: Path, console: Console) -> list[En
     """Run what is not finished, in three rounds, print the tables and write them.
 
     All settings on the small mazes and the tasks with few seeds; the best sixth, and all of Adam and
-    Memoryless, with more; the best four tracked filters, the best Adam and the best Memoryless on the
-    10x10 maze.
+    Memoryless, with more; the best four tracked filters, the default, the best Adam and the best
+    Memoryless on the 10x10 maze.
     """
     check_choice("--scale", scale, tuple(SCALES))
     size = SCALES[scale]
@@ -160,8 +160,9 @@ def study(scale: str, seeds: int | None, out: Path, console: Console) -> list[En
     ]
     perform(jobs, "the best on the 10x10 maze", console)
     final = f"The best on the 10x10 maze, {size.final_steps:,} steps, {size.final_seeds} seeds"
-    console.print(series_table(final, gather(jobs)))
-    report += "\n" + series_markdown(final, gather(jobs))
+    series = gather(jobs)
+    console.print(series_table(final, series))
+    report += "\n" + series_markdown(final, series)
     files.write(out / "study.md", report.encode())
     console.print(f"All of it: {out / 'study.md'}, data: {out / 'data'}/", soft_wrap=True)
     return entries
