@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -16,25 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kova_rl.atomic import write
+
 __all__ = ["finished", "load", "named", "save", "write"]
 
 META = "meta"
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write beside the file, then put it in its place: a reader sees the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
 
 
 def named(*parts: str) -> str:
