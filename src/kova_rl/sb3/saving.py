@@ -1,0 +1,197 @@
+"""Saving and loading models of Stable-Baselines3 without running code from a file."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import zipfile
+from collections.abc import Iterable, Mapping
+from inspect import getattr_static
+from types import FunctionType
+from typing import Any, Self
+
+import torch
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.save_util import recursive_getattr
+from stable_baselines3.common.type_aliases import GymEnv, TensorDict
+
+from kova_rl.sb3 import archive, normalisation, replay
+from kova_rl.sb3.archive import Target
+
+__all__ = ["SafeSaving"]
+
+REBUILT = ("lr_schedule", "_kept_normalisation")
+"""Left out of the file: the host makes ``lr_schedule`` of ``learning_rate`` again."""
+NEEDED = ("policy_class", "observation_space", "action_space", "verbose")
+METHODS = (FunctionType, property, classmethod, staticmethod)
+
+
+class SafeSaving(BaseAlgorithm):
+    """Saves to a file of JSON and arrays. Put it first: ``class Ours(SafeSaving, PPO)``.
+
+    Weights, optimizers, schedules, counters, the action space's random state and the statistics of a
+    ``VecNormalize`` come back to the bit. The global random states, the environments and the replay buffer
+    are not in the file; see :meth:`save_replay_buffer` for the last.
+    """
+
+    _kept_normalisation: dict[str, Any] | None = None
+
+    def save(
+        self, path: Target, exclude: Iterable[str] | None = None, include: Iterable[str] | None = None
+    ) -> None:
+        """Save the model, as one file that is there whole or not at all.
+
+        Args:
+            path: Gets the suffix ``.zip`` if it has none; or a binary file.
+            exclude: Attributes to leave out, in addition to the host's own; ``load`` takes them in
+                ``custom_objects``.
+            include: Attributes to save though the host leaves them out.
+
+        Raises:
+            TypeError: Attributes that a file without code can't hold, such as a lambda for a schedule.
+        """
+        states, variables = self._get_torch_save_params()
+        left = {*(exclude or ()), *self._excluded_save_params(), *REBUILT} - set(include or ())
+        left |= {name.split(".")[0] for name in (*states, *variables)}
+        kept = normalisation.described(self.get_vec_normalize_env()) or self._kept_normalisation
+        parts = {
+            "about": {"class": type(self).__name__},
+            "data": {name: value for name, value in vars(self).items() if name not in left},
+            "params": self.get_parameters(),
+            "variables": {name: recursive_getattr(self, name) for name in variables},
+            "normalisation": kept or {},
+        }
+        archive.write(path, "model", parts)
+
+    @classmethod
+    def load(
+        cls,
+        path: Target,
+        env: GymEnv | None = None,
+        device: torch.device | str = "auto",
+        custom_objects: dict[str, Any] | None = None,
+        print_system_info: bool = False,
+        force_reset: bool = True,
+        trust: bool = False,
+        **kwargs: Any,
+    ) -> Self:
+        """Load a model; no code is run from the file.
+
+        If the model was trained on a ``VecNormalize`` and ``env`` has one, that gets the saved statistics and
+        keeps its own settings; if ``env`` has none, it is wrapped in one as it was in training. Without
+        ``env`` the statistics wait for :meth:`set_env`.
+
+        Args:
+            path: What :meth:`save` wrote, with or without the suffix ``.zip``.
+            env: The environment to go on with; needed to train, not to predict.
+            device: Where the weights go.
+            custom_objects: Attributes to take from here, and not from the file.
+            print_system_info: Print the versions of the libraries, now and at the time of saving.
+            force_reset: Reset the environment before training goes on.
+            trust: Accept a file of Stable-Baselines3's own, which can run code.
+            **kwargs: Attributes to change on the loaded model.
+
+        Raises:
+            ValueError: The file is damaged, of another class, not of ours, or names an unknown class.
+        """
+        if trust and not archive.is_ours(path):
+            return super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
+        parts, arrays, libraries = archive.read(path, "model")
+        cls._check_class(str(parts["about"]["class"]))
+        data = {**archive.decoded(parts["data"], arrays, skip=custom_objects), **(custom_objects or {})}
+        cls._check_data(data)
+        replay.unset(data)
+        normalised = archive.decoded(parts["normalisation"], arrays)
+        if env is None:
+            data["_kept_normalisation"] = normalised or None
+        else:
+            env = normalisation.restored(env, normalised)
+        action_space = copy.deepcopy(data["action_space"])
+        hosts = _hosts_file(
+            data,
+            archive.decoded(parts["params"], arrays),
+            archive.decoded(parts["variables"], arrays),
+            libraries,
+        )
+        model = super().load(hosts, env, device, data, print_system_info, force_reset, **kwargs)
+        vars(model.action_space).update(vars(action_space))  # the host seeds it anew
+        return model
+
+    def set_parameters(
+        self,
+        load_path_or_dict: str | TensorDict,
+        exact_match: bool = True,
+        device: torch.device | str = "auto",
+        trust: bool = False,
+    ) -> None:
+        """Put weights and optimizers into this model, from :meth:`get_parameters` or a file."""
+        found: Any = load_path_or_dict
+        if not isinstance(found, dict) and not (trust and not archive.is_ours(found)):
+            parts, arrays, _ = archive.read(found, "model")
+            found = archive.decoded(parts["params"], arrays)
+        super().set_parameters(found, exact_match, device)
+
+    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
+        """Set the environment, with the statistics of ``VecNormalize`` that :meth:`load` kept for it."""
+        super().set_env(normalisation.restored(env, self._kept_normalisation or {}), force_reset)
+        self._kept_normalisation = None
+
+    def save_replay_buffer(self, path: Target) -> None:
+        """Save the replay buffer, in the same safe format.
+
+        Raises:
+            TypeError: The buffer's class is not registered, or it holds what a file without code can't.
+        """
+        buffer = getattr(self, "replay_buffer", None)
+        if buffer is None:
+            raise ValueError(f"{type(self).__name__} has no replay buffer to save: it learns on policy")
+        replay.write(path, buffer)
+
+    def load_replay_buffer(self, path: Target, truncate_last_traj: bool = True, trust: bool = False) -> None:
+        """Load a replay buffer; no code is run from the file.
+
+        Args:
+            path: What :meth:`save_replay_buffer` wrote.
+            truncate_last_traj: End the unfinished episode of a ``HerReplayBuffer``: the environment is reset.
+            trust: Accept a pickle of Stable-Baselines3's own, which can run code.
+        """
+        if trust and not archive.is_ours(path):
+            super().load_replay_buffer(path, truncate_last_traj)  # type: ignore[misc]
+            return
+        self.replay_buffer = replay.read(path, self.env, self.device, truncate_last_traj)
+
+    @classmethod
+    def _check_class(cls, saved: str) -> None:
+        if saved not in {parent.__name__ for parent in cls.__mro__}:
+            raise ValueError(f"the file holds a model of {saved}, not of {cls.__name__}: call {saved}.load")
+
+    @classmethod
+    def _check_data(cls, data: Mapping[str, Any]) -> None:
+        missing = [name for name in NEEDED if name not in data]
+        if missing:
+            raise ValueError(f"{', '.join(missing)} left out of the file: pass it in custom_objects")
+        taken = [name for name in data if isinstance(getattr_static(cls, name, None), METHODS)]
+        if taken:
+            raise ValueError(f"the file would replace {', '.join(taken)} of {cls.__name__}: it is damaged")
+
+
+def _hosts_file(
+    data: Mapping[str, Any],
+    params: Mapping[str, Any],
+    variables: Mapping[str, Any],
+    libraries: Mapping[str, str],
+) -> io.BytesIO:
+    """A file of the host's format in memory, so that its own ``load`` does the rest.
+
+    It holds the names of ``data`` alone, whose values ``custom_objects`` carries, and tensors, which the host
+    reads with ``weights_only=True`` and puts on the device.
+    """
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archived:
+        archived.writestr("data", json.dumps(dict.fromkeys(data)))
+        archived.writestr("system_info.txt", "\n".join(f"- {name}: {at}" for name, at in libraries.items()))
+        for name, state in {**params, "pytorch_variables": dict(variables)}.items():
+            with archived.open(f"{name}.pth", "w", force_zip64=True) as member:
+                torch.save(state, member)
+    return file
