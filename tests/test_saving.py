@@ -26,7 +26,7 @@ from sb3_contrib import TRPO
 from stable_baselines3 import A2C, DDPG, DQN, PPO, SAC, TD3, HerReplayBuffer
 from stable_baselines3.common.callbacks import CheckpointCallback, EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.envs import BitFlippingEnv
+from stable_baselines3.common.envs import BitFlippingEnv, SimpleMultiObsEnv
 from stable_baselines3.common.noise import (
     ActionNoise,
     NormalActionNoise,
@@ -38,7 +38,7 @@ from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, LinearSchedule, set_random_seed
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 
-from kova_rl import covariance, evolution, observation
+from kova_rl import Kova, covariance, evolution, observation
 from kova_rl.sb3 import archive, registry
 from kova_rl.sb3.codec import decode, encode
 from kova_rl.sb3.saving import SafeSaving
@@ -206,6 +206,15 @@ class TestCodec:
         value = (8 * torch.randn(shape)).to(dtype)
         same(back(value), value)
         same(back(value.T if value.ndim == 2 else value), value.T if value.ndim == 2 else value)
+
+    def test_the_state_of_a_filter_comes_back(self) -> None:
+        module = torch.nn.Linear(3, 1)
+        kova = Kova(module, covariance=covariance.Full(dtype=torch.float64))
+        kova.step(lambda: module(torch.randn(8, 3)).squeeze(-1), targets=torch.randn(8))
+        state = kova.state_dict()
+        same(back(state), state)
+        kova.load_state_dict(back(state))
+        same(kova.state_dict(), state)
 
     def test_nan_payloads_and_conjugates_come_back(self) -> None:
         odd = struct.unpack("d", struct.pack("Q", 0x7FF8_0000_0000_1234))[0]
@@ -435,10 +444,37 @@ class TestNormalisation:
         assert found is not None
         same(found.obs_rms, statistics.obs_rms)
 
+    def test_observations_that_are_dicts(self, tmp_path: Path) -> None:
+        def env() -> VecEnv:
+            return DummyVecEnv([lambda: SimpleMultiObsEnv(random_start=False)])
+
+        normalised = VecNormalize(env(), norm_obs_keys=["vec"])
+        normalised.reset()
+        extractor = {"features_extractor_kwargs": {"cnn_output_dim": 8}, **SMALL}
+        model = SafePPO("MultiInputPolicy", normalised, n_steps=8, batch_size=8, policy_kwargs=extractor)
+        model.save(tmp_path / "model")
+        again = SafePPO.load(tmp_path / "model", env=env())
+        found = again.get_vec_normalize_env()
+        assert found is not None
+        same(found.obs_rms, normalised.obs_rms)
+        same(again.get_parameters(), model.get_parameters())
+        # policy, value and shared extractor are one: stored once
+        assert (tmp_path / "model.zip").stat().st_size < 1.3 * sum(
+            p.nbytes for p in model.policy.parameters()
+        )
+
     def test_other_observations_are_refused(self, tmp_path: Path) -> None:
         _, path = self.saved(tmp_path)
         with pytest.raises(ValueError, match=r"statistics are of observations \(4,\)"):
             SafePPO.load(path, env=envs("Pendulum-v1"))
+
+
+def rewrite(path: Path, member: str, content: bytes) -> None:
+    with zipfile.ZipFile(path) as old:
+        members = {name: old.read(name) for name in old.namelist()} | {member: content}
+    with zipfile.ZipFile(path, "w") as new:
+        for name, each in members.items():
+            new.writestr(name, each)
 
 
 class TestRefusals:
@@ -496,6 +532,16 @@ class TestRefusals:
             SafePPO.load(tmp_path / "model", policy_kwargs={"net_arch": [3]})
         assert SafePPO.load(tmp_path / "model", env=envs("CartPole-v1", 3)).n_envs == 3
 
+    def test_the_error_of_the_host_is_the_one_that_says_more(self, tmp_path: Path) -> None:
+        model = build("TD3")
+        model.save(tmp_path / "model")
+        with zipfile.ZipFile(tmp_path / "model.zip") as file:
+            document = json.loads(file.read("model.json"))
+        del document["parts"]["params"]["actor.optimizer"]
+        rewrite(tmp_path / "model.zip", "model.json", json.dumps(document).encode())
+        with pytest.raises(ValueError, match="Names of parameters do not match"):
+            SafeTD3.load(tmp_path / "model")
+
     def test_a_file_cannot_replace_a_method(self, tmp_path: Path) -> None:
         model = build("PPO")
         model.train = 3  # type: ignore[attr-defined]
@@ -544,8 +590,23 @@ class TestForeignFiles:
         build("PPO").save(path)
         bad = io.BytesIO()
         np.save(bad, np.array([Malicious(trap)], dtype=object), allow_pickle=True)
-        self.rewrite(path, "arrays/0.npy", bad.getvalue())
+        rewrite(path, "arrays/0.npy", bad.getvalue())
         with pytest.raises(ValueError, match=r"model\.zip"):
+            SafePPO.load(path)
+        assert not trap.exists()
+
+    def test_an_environment_is_not_made_of_its_name(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path, trap = tmp_path / "model.zip", tmp_path / "trap"
+        (tmp_path / "evil_module.py").write_text(f"import os\nos.mkdir({str(trap)!r})\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        build("PPO").save(path)
+        with zipfile.ZipFile(path) as file:
+            document = json.loads(file.read("model.json"))
+        document["parts"]["data"]["env"] = "evil_module:Trap-v0"
+        rewrite(path, "model.json", json.dumps(document).encode())
+        with pytest.raises(ValueError, match="would replace env"):
             SafePPO.load(path)
         assert not trap.exists()
 
@@ -582,13 +643,14 @@ class TestForeignFiles:
             (b"[]", "damaged"),
             (b'{"kova_rl": "model", "format": 9, "parts": {}, "libraries": {}}', "format 9"),
             (b'{"kova_rl": "cake", "format": 1, "parts": {}, "libraries": {}}', "holds a cake"),
+            (b'{"kova_rl": "model", "format": 1, "parts": {}, "libraries": {}}', "has the parts"),
             (b"[" * 100_000, "damaged"),
         ],
     )
     def test_a_strange_document_is_refused(self, document: bytes, message: str, tmp_path: Path) -> None:
         path = tmp_path / "model.zip"
         build("A2C").save(path)
-        self.rewrite(path, "model.json", document)
+        rewrite(path, "model.json", document)
         with pytest.raises(ValueError, match=message):
             SafeA2C.load(path)
 
@@ -597,13 +659,6 @@ class TestForeignFiles:
             file.writestr("holiday.jpg", b"")
         with pytest.raises(ValueError, match=r"without model\.json"):
             SafePPO.load(tmp_path / "model")
-
-    def rewrite(self, path: Path, member: str, content: bytes) -> None:
-        with zipfile.ZipFile(path) as old:
-            members = {name: old.read(name) for name in old.namelist()} | {member: content}
-        with zipfile.ZipFile(path, "w") as new:
-            for name, each in members.items():
-                new.writestr(name, each)
 
 
 class TestFiles:

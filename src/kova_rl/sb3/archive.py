@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import torch
 from stable_baselines3.common.save_util import open_path
 
 from kova_rl.atomic import opened
 from kova_rl.sb3.codec import Array, Encoder, decode
 
-__all__ = ["Target", "is_ours", "read", "write"]
+__all__ = ["Target", "decoded", "hosts_file", "is_ours", "read", "write"]
 
 Target = str | Path | io.BufferedIOBase
 DOCUMENT = "model.json"
@@ -54,8 +55,15 @@ def write(target: Target, kind: str, parts: Mapping[str, Mapping[str, Any]]) -> 
                 np.lib.format.write_array(member, array, allow_pickle=False)
 
 
-def read(target: Target, kind: str) -> tuple[dict[str, dict[str, Any]], list[Array], dict[str, str]]:
+def read(
+    target: Target, kind: str, *needed: str
+) -> tuple[dict[str, dict[str, Any]], list[Array], dict[str, str]]:
     """The parts as they were coded, the arrays, and the versions of the libraries that wrote them.
+
+    Args:
+        target: The file.
+        kind: What it must hold.
+        *needed: The parts that it must have.
 
     Raises:
         ValueError: The file is damaged, of another kind, of a later format, or not of ours.
@@ -69,7 +77,7 @@ def read(target: Target, kind: str) -> tuple[dict[str, dict[str, Any]], list[Arr
                 document = json.loads(archive.read(DOCUMENT))
                 count = sum(name.endswith(".npy") for name in archive.namelist())
                 arrays = [_array(archive, i) for i in range(count)]
-            found, number, parts = document["kova_rl"], document["format"], document["parts"]
+            found, number, parts = document["kova_rl"], document["format"], dict(document["parts"])
         except zipfile.BadZipFile as error:
             hint = TRUST if _is_pickle(file) else "it is damaged, truncated, or not a model's file"
             raise ValueError(f"{_name(target)}: {hint} ({error})") from None
@@ -81,6 +89,10 @@ def read(target: Target, kind: str) -> tuple[dict[str, dict[str, Any]], list[Arr
         raise ValueError(f"{_name(target)} has the format {number}, this version of kova-rl reads {FORMAT}")
     if found != kind:
         raise ValueError(f"{_name(target)} holds a {found}, expected a {kind}")
+    if not all(isinstance(parts.get(part), dict) for part in needed):
+        raise ValueError(
+            f"{_name(target)} is damaged: it has the parts {', '.join(parts)}, not {', '.join(needed)}"
+        )
     return parts, arrays, document["libraries"]
 
 
@@ -97,6 +109,27 @@ def decoded(
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
     return found
+
+
+def hosts_file(
+    data: Mapping[str, Any],
+    params: Mapping[str, Any],
+    variables: Mapping[str, Any],
+    libraries: Mapping[str, str],
+) -> io.BytesIO:
+    """A file of the host's format in memory, so that its own ``load`` does the rest.
+
+    It holds the names of ``data`` alone, whose values ``custom_objects`` carries, and tensors, which the host
+    reads with ``weights_only=True`` and puts on the device.
+    """
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archived:
+        archived.writestr("data", json.dumps(dict.fromkeys(data)))
+        archived.writestr("system_info.txt", "\n".join(f"- {name}: {at}" for name, at in libraries.items()))
+        for name, state in {**params, "pytorch_variables": dict(variables)}.items():
+            with archived.open(f"{name}.pth", "w", force_zip64=True) as member:
+                torch.save(state, member)
+    return file
 
 
 def is_ours(target: Target) -> bool:

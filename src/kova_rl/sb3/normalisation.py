@@ -38,6 +38,9 @@ def restored(env: GymEnv, saved: dict[str, Any]) -> GymEnv:
     """
     if not saved:
         return env
+    missing = [name for name in (*SETTINGS, "ret_rms", "returns") if name not in saved]
+    if missing:
+        raise ValueError(f"the file is damaged: its normalisation lacks {', '.join(missing)}")
     found = unwrap_vec_normalize(env) if isinstance(env, VecEnv) else None
     if found is None:
         env = found = _wrapped(env, saved)

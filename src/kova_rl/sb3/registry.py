@@ -20,6 +20,7 @@ from stable_baselines3.her import GoalSelectionStrategy
 from torch.nn.modules import activation
 
 from kova_rl.filter import covariance, evolution, observation
+from kova_rl.sb3.exploration import Optimism, Thompson
 from kova_rl.sb3.settings import KovaSettings
 
 __all__ = ["class_named", "name_of", "rebuilt", "register", "state_of"]
@@ -160,7 +161,7 @@ def _ours() -> None:
     for module in (covariance, evolution, observation):
         members = (getattr(module, name) for name in module.__all__)
         _register_all("kova_rl", *(cls for cls in members if dataclasses.is_dataclass(cls)))  # type: ignore[arg-type]
-    register("kova_rl.KovaSettings", KovaSettings)
+    _register_all("kova_rl", KovaSettings, Optimism, Thompson)
 
 
 _libraries()

@@ -29,8 +29,8 @@ def write(path: archive.Target, buffer: ReplayBuffer) -> None:
 
 def read(path: archive.Target, env: VecEnv | None, device: torch.device, truncate: bool) -> ReplayBuffer:
     """What :func:`write` wrote; ``truncate`` ends the unfinished episode of a ``HerReplayBuffer``."""
-    parts, arrays, _ = archive.read(path, KIND)
-    cls = archive.decoded(parts["about"], arrays)["class"]
+    parts, arrays, _ = archive.read(path, KIND, "about", "state")
+    cls = archive.decoded(parts["about"], arrays).get("class")
     if not (isinstance(cls, type) and issubclass(cls, ReplayBuffer)):
         raise ValueError(f"the file holds a {cls!r}, expected a ReplayBuffer")
     buffer: ReplayBuffer = registry.filled(cls, archive.decoded(parts["state"], arrays))

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import copy
-import io
-import json
-import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from inspect import getattr_static
 from types import FunctionType
 from typing import Any, Self
@@ -24,6 +21,9 @@ __all__ = ["SafeSaving"]
 REBUILT = ("lr_schedule", "_kept_normalisation")
 """Left out of the file: the host makes ``lr_schedule`` of ``learning_rate`` again."""
 NEEDED = ("policy_class", "observation_space", "action_space", "verbose")
+PARTS = ("about", "data", "params", "variables", "normalisation")
+OUTSIDE = ("env", "policy", "replay_buffer", "rollout_buffer", "_logger", "_vec_normalize_env")
+"""Never taken from a file. The host would make an ``env`` of its name, and import the module in that."""
 METHODS = (FunctionType, property, classmethod, staticmethod)
 
 
@@ -97,10 +97,13 @@ class SafeSaving(BaseAlgorithm):
         """
         if trust and not archive.is_ours(path):
             return super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
-        parts, arrays, libraries = archive.read(path, "model")
-        cls._check_class(str(parts["about"]["class"]))
+        parts, arrays, libraries = archive.read(path, "model", *PARTS)
+        cls._check_class(str(parts["about"].get("class")))
+        cls._check_names(parts["data"])
         data = {**archive.decoded(parts["data"], arrays, skip=custom_objects), **(custom_objects or {})}
-        cls._check_data(data)
+        missing = [name for name in NEEDED if name not in data]
+        if missing:
+            raise ValueError(f"{', '.join(missing)} left out of the file: pass it in custom_objects")
         replay.unset(data)
         normalised = archive.decoded(parts["normalisation"], arrays)
         if env is None:
@@ -108,13 +111,16 @@ class SafeSaving(BaseAlgorithm):
         else:
             env = normalisation.restored(env, normalised)
         action_space = copy.deepcopy(data["action_space"])
-        hosts = _hosts_file(
+        hosts = archive.hosts_file(
             data,
             archive.decoded(parts["params"], arrays),
             archive.decoded(parts["variables"], arrays),
             libraries,
         )
-        model = super().load(hosts, env, device, data, print_system_info, force_reset, **kwargs)
+        try:
+            model = super().load(hosts, env, device, data, print_system_info, force_reset, **kwargs)
+        except KeyError as error:  # the host's, while it handles an error that says more
+            raise (error.__context__ if isinstance(error.__context__, ValueError) else error) from None
         vars(model.action_space).update(vars(action_space))  # the host seeds it anew
         return model
 
@@ -128,7 +134,7 @@ class SafeSaving(BaseAlgorithm):
         """Put weights and optimizers into this model, from :meth:`get_parameters` or a file."""
         found: Any = load_path_or_dict
         if not isinstance(found, dict) and not (trust and not archive.is_ours(found)):
-            parts, arrays, _ = archive.read(found, "model")
+            parts, arrays, _ = archive.read(found, "model", *PARTS)
             found = archive.decoded(parts["params"], arrays)
         super().set_parameters(found, exact_match, device)
 
@@ -167,31 +173,9 @@ class SafeSaving(BaseAlgorithm):
             raise ValueError(f"the file holds a model of {saved}, not of {cls.__name__}: call {saved}.load")
 
     @classmethod
-    def _check_data(cls, data: Mapping[str, Any]) -> None:
-        missing = [name for name in NEEDED if name not in data]
-        if missing:
-            raise ValueError(f"{', '.join(missing)} left out of the file: pass it in custom_objects")
-        taken = [name for name in data if isinstance(getattr_static(cls, name, None), METHODS)]
+    def _check_names(cls, names: Iterable[str]) -> None:
+        taken = [
+            name for name in names if name in OUTSIDE or isinstance(getattr_static(cls, name, None), METHODS)
+        ]
         if taken:
             raise ValueError(f"the file would replace {', '.join(taken)} of {cls.__name__}: it is damaged")
-
-
-def _hosts_file(
-    data: Mapping[str, Any],
-    params: Mapping[str, Any],
-    variables: Mapping[str, Any],
-    libraries: Mapping[str, str],
-) -> io.BytesIO:
-    """A file of the host's format in memory, so that its own ``load`` does the rest.
-
-    It holds the names of ``data`` alone, whose values ``custom_objects`` carries, and tensors, which the host
-    reads with ``weights_only=True`` and puts on the device.
-    """
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archived:
-        archived.writestr("data", json.dumps(dict.fromkeys(data)))
-        archived.writestr("system_info.txt", "\n".join(f"- {name}: {at}" for name, at in libraries.items()))
-        for name, state in {**params, "pytorch_variables": dict(variables)}.items():
-            with archived.open(f"{name}.pth", "w", force_zip64=True) as member:
-                torch.save(state, member)
-    return file
