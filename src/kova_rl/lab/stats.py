@@ -1,11 +1,21 @@
-"""Statistics over seeds. Knows nothing of plots or training."""
+"""Statistics over seeds. Knows nothing of plots or training.
+
+Scores of several tasks come as a sequence of arrays, one a task with a row a run, so that tasks may have
+different numbers of runs. A matrix of runs x tasks is ``list(matrix.T)``.
+"""
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import ArrayLike
+from collections.abc import Callable, Sequence
+from typing import Any
 
-__all__ = ["bootstrap"]
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["bootstrap", "improvement", "improvement_interval", "interval", "iqm", "profile", "profile_band"]
+
+Array = NDArray[np.float64]
+Statistic = Callable[..., Any]
 
 
 def bootstrap(
@@ -34,3 +44,163 @@ def bootstrap(
     means = x[rng.integers(len(x), size=(draws, len(x)))].mean(1)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
+
+
+def iqm(values: ArrayLike, axis: int = -1) -> Any:
+    """The interquartile mean: of what is left without the lowest and the highest quarter.
+
+    A quarter of n values is rounded down: 3 values lose none, 5 lose one at each end.
+
+    Args:
+        values: Runs along ``axis``.
+        axis: The one that is averaged.
+
+    Example:
+        >>> float(iqm([0.0, 1.0, 2.0, 3.0, 100.0]))
+        2.0
+    """
+    x = np.asarray(values, dtype=np.float64)
+    count = x.shape[axis]
+    cut = count // 4
+    if cut:
+        x = np.partition(x, (cut, count - cut - 1), axis=axis)
+    return x.take(np.arange(cut, count - cut), axis=axis).mean(axis)
+
+
+def interval(
+    tasks: Sequence[ArrayLike],
+    statistic: Statistic = iqm,
+    level: float = 0.95,
+    draws: int = 2000,
+    seed: int = 0,
+) -> tuple[Array, Array]:
+    """A stratified percentile bootstrap interval: the runs of each task are drawn again by themselves.
+
+    Args:
+        tasks: An array a task with a row a run. Rows may be curves, for an interval at each point.
+        statistic: Of the runs of all tasks together; takes an array and ``axis``.
+        level: Of the interval, in (0, 1).
+        draws: Resamples.
+        seed: Of the resamples; the same seed gives the same interval.
+
+    Returns:
+        Lower and upper ends, with the shape of a row.
+
+    Example:
+        >>> low, high = interval([[1.0, 2.0, 3.0], [2.0, 4.0, 6.0]])
+        >>> bool(1.5 <= low < 3.0 < high <= 4.5)
+        True
+    """
+    rng = np.random.default_rng(seed)
+    drawn = np.concatenate([_resampled(task, draws, rng) for task in _checked(tasks)], axis=1)
+    return _ends(statistic(drawn, axis=1), level)
+
+
+def improvement(new: Sequence[ArrayLike], old: Sequence[ArrayLike]) -> float:
+    r"""The probability that a run of the new beats a run of the old, averaged over tasks; ties count half.
+
+    .. math:: \frac{1}{M} \sum_m P(X_m > Y_m) + \tfrac12 P(X_m = Y_m)
+
+    Args:
+        new: Scores :math:`X`, an array a task.
+        old: Scores :math:`Y` on the same tasks.
+
+    Example:
+        >>> improvement([[1.0, 3.0]], [[0.0, 2.0]])
+        0.75
+    """
+    pairs = zip(*_same_tasks(new, old), strict=True)
+    return float(np.mean([_wins(x[None], y[None])[0] for x, y in pairs]))
+
+
+def improvement_interval(
+    new: Sequence[ArrayLike],
+    old: Sequence[ArrayLike],
+    level: float = 0.95,
+    draws: int = 2000,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """A stratified bootstrap interval of :func:`improvement`; new and old runs are drawn independently.
+
+    If every new run beats every old one, it is (1, 1), however few there are: say how many.
+
+    Args:
+        new: Scores, an array a task.
+        old: Scores on the same tasks.
+        level: Of the interval, in (0, 1).
+        draws: Resamples.
+        seed: Of the resamples.
+
+    Example:
+        >>> improvement_interval([[4.0, 5.0, 6.0]], [[1.0, 2.0, 3.0]])
+        (1.0, 1.0)
+    """
+    rng = np.random.default_rng(seed)
+    pairs = zip(*_same_tasks(new, old), strict=True)
+    shares = [_wins(_resampled(x, draws, rng), _resampled(y, draws, rng)) for x, y in pairs]
+    low, high = _ends(np.mean(shares, axis=0), level)
+    return float(low), float(high)
+
+
+def profile(tasks: Sequence[ArrayLike], thresholds: ArrayLike) -> Array:
+    """The performance profile: the share of runs that score above each threshold.
+
+    Args:
+        tasks: Scores, an array a task, on a scale that the tasks share.
+        thresholds: In rising order.
+
+    Example:
+        >>> profile([[0.2, 0.6], [0.4, 0.8]], [0.0, 0.5, 1.0]).tolist()
+        [1.0, 0.5, 0.0]
+    """
+    above: Array = np.concatenate(_above(tasks, thresholds)).mean(0)
+    return above
+
+
+def profile_band(
+    tasks: Sequence[ArrayLike], thresholds: ArrayLike, level: float = 0.95, draws: int = 2000, seed: int = 0
+) -> tuple[Array, Array]:
+    """Stratified bootstrap intervals of :func:`profile`, at each threshold by itself."""
+    return interval(_above(tasks, thresholds), np.mean, level, draws, seed)
+
+
+def _above(tasks: Sequence[ArrayLike], thresholds: ArrayLike) -> list[Array]:
+    at = np.asarray(thresholds, dtype=np.float64)
+    return [(task[:, None] > at).astype(np.float64) for task in _checked(tasks)]
+
+
+def _wins(x: Array, y: Array) -> Array:
+    """Share of pairs, for each row of both, that x wins."""
+    ahead = x[:, :, None] - y[:, None, :]
+    share: Array = (0.5 * (1 + np.sign(ahead))).mean((1, 2))
+    return share
+
+
+def _resampled(task: Array, draws: int, rng: np.random.Generator) -> Array:
+    return task[rng.integers(len(task), size=(draws, len(task)))]
+
+
+def _ends(values: Array, level: float) -> tuple[Array, Array]:
+    if not 0 < level < 1:
+        raise ValueError(f"level must be in (0, 1), got {level!r}: 0.95 for a 95% interval")
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return low, high
+
+
+def _checked(tasks: Sequence[ArrayLike]) -> list[Array]:
+    arrays = [np.asarray(task, dtype=np.float64) for task in tasks]
+    if not arrays or any(array.ndim < 1 or not len(array) for array in arrays):
+        shapes = [array.shape for array in arrays]
+        raise ValueError(f"tasks must be one array a task, each with at least one run, got shapes {shapes}")
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise ValueError("scores must be finite, got NaN or infinity: leave out the runs without a score")
+    return arrays
+
+
+def _same_tasks(new: Sequence[ArrayLike], old: Sequence[ArrayLike]) -> tuple[list[Array], list[Array]]:
+    if len(new) != len(old):
+        raise ValueError(
+            f"new and old must be scores on the same tasks, got {len(new)} and {len(old)} tasks: "
+            "leave out the tasks that only one of them has"
+        )
+    return _checked(new), _checked(old)

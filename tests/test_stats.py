@@ -1,0 +1,143 @@
+"""Statistics over seeds, against rliable, scipy and closed forms."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from kova_rl.lab import coverage, stats
+
+TASK = np.arange(3)[None]
+X = np.sin(1.7 * np.arange(8)[:, None] + TASK) + 0.3 * TASK
+"""8 runs x 3 tasks."""
+Y = np.round(np.cos(2.3 * np.arange(5)[:, None] + TASK), 1)
+Y[0] = X[0]
+"""5 runs x 3 tasks, with a tie in each."""
+THRESHOLDS = np.linspace(-1, 1.5, 6)
+
+# rliable 1.2.0 with arch 7.2.0, numpy 2.4.6, scipy 1.17.1, pandas 2.3.3, after numpy.random.seed(0):
+#   metrics.aggregate_iqm(X), .aggregate_iqm(Y), .probability_of_improvement(X, Y)
+#   library.get_interval_estimates of these, 20,000 resamples (5,000 of the last)
+#   library.create_performance_profile({"x": X}, THRESHOLDS, reps=5000)
+RLIABLE_IQM = (0.3221195796770036, -0.011111111111111096)
+RLIABLE_IQM_INTERVALS = ((-0.0737535, 0.73100192), (-0.52222222, 0.52229004))
+RLIABLE_IMPROVEMENT = 0.6291666666666668
+RLIABLE_IMPROVEMENT_INTERVAL = (0.425, 0.80833333)
+RLIABLE_PROFILE = (1, 0.79166667, 0.625, 0.41666667, 0.25, 0.08333333)
+RLIABLE_PROFILE_BAND = (
+    (1, 0.625, 0.45833333, 0.25, 0.125, 0),
+    (1, 0.91666667, 0.79166667, 0.625, 0.41666667, 0.20833333),
+)
+
+
+class TestRliable:
+    def test_point_estimates(self):
+        assert (stats.iqm(X.ravel()), stats.iqm(Y.ravel())) == pytest.approx(RLIABLE_IQM, rel=1e-14)
+        assert stats.improvement(list(X.T), list(Y.T)) == pytest.approx(RLIABLE_IMPROVEMENT, rel=1e-14)
+        assert stats.profile(list(X.T), THRESHOLDS) == pytest.approx(RLIABLE_PROFILE)
+
+    def test_intervals_up_to_the_noise_of_resampling(self):
+        for scores, ends in zip((X, Y), RLIABLE_IQM_INTERVALS, strict=True):
+            assert stats.interval(list(scores.T), draws=20_000) == pytest.approx(ends, abs=0.02)
+        found = stats.improvement_interval(list(X.T), list(Y.T), draws=20_000)
+        assert found == pytest.approx(RLIABLE_IMPROVEMENT_INTERVAL, abs=0.02)
+        # A step of a run is 1/24: ends of the band may differ by one.
+        band = stats.profile_band(list(X.T), THRESHOLDS, draws=20_000)
+        np.testing.assert_allclose(band, RLIABLE_PROFILE_BAND, atol=1 / 24 + 1e-8)
+
+
+class TestIqm:
+    @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 8, 16, 33])
+    def test_is_scipys_trimmed_mean(self, count):
+        values = np.random.default_rng(count).lognormal(size=(count, 6))
+        expected = scipy_stats.trim_mean(values, 0.25, axis=0)
+        np.testing.assert_allclose(stats.iqm(values, axis=0), expected, rtol=1e-13)
+        np.testing.assert_allclose(stats.iqm(values.T), expected, rtol=1e-13)
+
+
+class TestImprovement:
+    def test_is_mann_whitneys_u_over_all_pairs(self):
+        u = scipy_stats.mannwhitneyu(X[:, 1], Y[:, 1], alternative="greater").statistic
+        assert stats.improvement([X[:, 1]], [Y[:, 1]]) == pytest.approx(u / 40)
+
+    def test_ties_count_half_and_sides_add_up_to_one(self):
+        assert stats.improvement([[1.0, 1.0]], [[1.0]]) == 0.5
+        there, back = stats.improvement(list(X.T), list(Y.T)), stats.improvement(list(Y.T), list(X.T))
+        assert there + back == pytest.approx(1)
+
+    def test_tasks_count_alike_however_many_runs_they_have(self):
+        assert stats.improvement([[1.0], [0.0] * 9], [[0.0], [1.0] * 9]) == 0.5
+
+    def test_needs_the_same_tasks(self):
+        with pytest.raises(ValueError, match="got 1 and 2 tasks"):
+            stats.improvement([[1.0]], [[1.0], [2.0]])
+
+
+class TestInterval:
+    def test_of_the_mean_is_the_normal_one_for_many_runs(self):
+        values = np.random.default_rng(0).normal(size=2000)
+        half = 1.96 * values.std() / math.sqrt(len(values))
+        expected = (values.mean() - half, values.mean() + half)
+        assert stats.interval([values], np.mean, draws=4000) == pytest.approx(expected, abs=0.003)
+
+    def test_is_stratified(self):
+        """Tasks far apart: mixing their runs would give a wide interval."""
+        low, high = stats.interval([[0.0, 0.1, 0.2], [100.0, 100.1, 100.2]], np.mean)
+        assert 50.0 <= low <= high <= 50.2
+
+    def test_of_curves_is_that_of_each_point(self):
+        values = np.random.default_rng(1).normal(size=(6, 4))
+        low, high = stats.interval([values])
+        for i, column in enumerate(values.T):
+            assert stats.interval([column]) == (low[i], high[i])
+
+    def test_is_deterministic_given_a_seed(self):
+        assert stats.interval(list(X.T)) == stats.interval(list(X.T))
+        assert stats.interval(list(X.T)) != stats.interval(list(X.T), seed=1)
+        args = list(X.T), list(Y.T)
+        assert stats.improvement_interval(*args, seed=3) == stats.improvement_interval(*args, seed=3)
+
+    def test_tasks_may_have_different_numbers_of_runs(self):
+        low, high = stats.interval([[1.0, 2.0], [1.0, 2.0, 3.0, 4.0]])
+        assert 1 <= low <= high <= 4
+
+    @pytest.mark.parametrize("tasks", [[], [[]], [[1.0], []], [1.0]])
+    def test_refuses_tasks_without_runs(self, tasks):
+        with pytest.raises(ValueError, match="one array a task"):
+            stats.interval(tasks)
+
+    def test_refuses_what_is_no_score_or_level(self):
+        with pytest.raises(ValueError, match="must be finite"):
+            stats.interval([[1.0, math.nan]])
+        with pytest.raises(ValueError, match="level must be in"):
+            stats.interval([[1.0, 2.0]], level=95)
+
+
+class TestCoverage:
+    @pytest.mark.parametrize("runs", [3, 5, 8, 16])
+    @pytest.mark.parametrize("shape", coverage.SHAPES)
+    def test_of_the_iqm_is_as_the_captions_say(self, runs, shape):
+        low, high = coverage.SIMULATED["iqm"][runs]
+        found = 100 * coverage.of_statistic(stats.iqm, shape, runs, draws=500)
+        assert low - 1.5 <= found <= high + 1.5
+        if runs == 16:
+            assert 92.5 <= found <= 97.5
+
+    def test_of_three_runs_has_a_closed_form(self):
+        """Of 3 even values, the interval ends close to the extremes, which miss the centre 1 time in 4."""
+        assert coverage.of_statistic(np.mean, "normal", 3) == pytest.approx(0.75, abs=0.03)
+
+    def test_of_improvement(self):
+        low, high = coverage.SIMULATED["improvement"][16]
+        assert low - 2 <= 100 * coverage.of_improvement(16, repeats=500, draws=500) <= high + 2
+
+    def test_the_notes(self):
+        assert coverage.note(16) == coverage.note(40) == ""
+        assert "73-76%" in coverage.note(3)
+        assert all(coverage.note(n, kind) for n in range(1, 16) for kind in coverage.SIMULATED)
+
+    def test_the_table(self, capsys, monkeypatch):
+        monkeypatch.setattr(coverage, "simulate", lambda runs, kind: [("normal", runs / 100)])
+        coverage.main()
+        assert "3.0 │ 5.0 │ 8.0 │ 16.0" in capsys.readouterr().out
