@@ -1,0 +1,160 @@
+"""Figures over environments: improvement on Adam, aggregate scores, profiles, times. Needs matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from kova_rl.lab import coverage, stats
+from kova_rl.lab.report.curves import seeds_text
+from kova_rl.lab.report.groups import Array, Group, normalised
+from kova_rl.lab.report.style import Figure, Key, Panel, keys
+from kova_rl.lab.report.summary import EVERYWHERE, Improvement, Overhead
+
+__all__ = ["aggregate", "improvement", "profiles", "times"]
+
+THRESHOLDS = np.linspace(0, 1, 51)
+DRAWS = 1000
+WIDE = 1.25
+SCALE = "Final returns from 0, the worst run of any critic and algorithm in an environment, to 1, the best."
+Dot = tuple[int, Key, float, float, float]
+
+
+def _algorithms(rows: Sequence[Any]) -> list[str]:
+    return list(dict.fromkeys(row.algorithm for row in rows))
+
+
+def _dots(names: Sequence[str], dots: Sequence[Dot], xlabel: str, line: float | None, axes: Any) -> None:
+    """A row a name; in it a dot with its interval for each key."""
+    in_row = {row: [dot for dot in dots if dot[0] == row] for row in range(len(names))}
+    for row, found in in_row.items():
+        places = row + min(0.24, 0.8 / max(1, len(found))) * (np.arange(len(found)) - (len(found) - 1) / 2)
+        for y, (_, key, value, low, high) in zip(places, found, strict=True):
+            shape = {"mfc": key.colour if not key.index else "none", "mec": key.colour, "ms": 5}
+            axes.plot([low, high], [y, y], color=key.colour, lw=1.6, solid_capstyle="butt")
+            axes.plot([value], [y], "o", **shape)
+    if line is not None:
+        axes.axvline(line, color=axes.spines["left"].get_edgecolor(), lw=0.9, ls=(0, (3, 2)))
+    axes.set(xlabel=xlabel, yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5))
+    axes.grid(axis="y", visible=False)
+
+
+def improvement(rows: Sequence[Improvement]) -> list[Figure]:
+    """The probability that a critic improves on Adam: a panel an algorithm."""
+    if not rows:
+        return []
+    legend = keys([(row.label, row.critic) for row in rows])
+    panels = []
+    for algorithm in _algorithms(rows):
+        own = [row for row in rows if row.algorithm == algorithm]
+        names = sorted({row.environment for row in own} - {EVERYWHERE})
+        names += [EVERYWHERE] * any(row.environment == EVERYWHERE for row in own)
+        dots = [(names.index(r.environment), legend[r.label], r.probability, r.low, r.high) for r in own]
+
+        def draw(axes: Any, names: list[str] = names, dots: list[Dot] = dots) -> None:
+            _dots(names, dots, "P(final return > Adam's)", 0.5, axes)
+            axes.set_xlim(-0.03, 1.03)
+
+        panels.append(Panel(algorithm.upper(), draw, WIDE))
+    caption = (
+        "Probability that a run ends above a run with Adam in the same algorithm and environment; ties count "
+        "half; of several settings of Adam, the best. 0.5 is no difference. Lines: 95% stratified bootstrap "
+        f"intervals. {seeds_text([row.seeds for row in rows])}. "
+        f"{coverage.note(min(row.seeds for row in rows), 'improvement')}"
+    )
+    title = "Probability of improvement on Adam"
+    return [Figure("improvement", title, caption.rstrip(), tuple(legend.values()), tuple(panels))]
+
+
+def _scores(groups: Sequence[Group]) -> dict[str, dict[str, dict[str, Array]]]:
+    """Scores by algorithm, label and environment."""
+    out: dict[str, dict[str, dict[str, Array]]] = {}
+    for (algorithm, label), tasks in normalised(groups).items():
+        out.setdefault(algorithm, {})[label] = tasks
+    return out
+
+
+def _legend(groups: Sequence[Group]) -> dict[str, Key]:
+    return keys([(g.label, g.critic) for g in groups if len(g.final)])
+
+
+def _about(groups: Sequence[Group], kind: str) -> str:
+    counts = [len(g.final) for g in groups if len(g.final)]
+    environments = len({g.environment for g in groups if len(g.final)})
+    plural = "environment" if environments == 1 else "environments"
+    note = coverage.note(min(counts), kind if environments > 1 else "iqm")
+    return f"{seeds_text(counts)}, {environments} {plural}. {note}".rstrip()
+
+
+def aggregate(groups: Sequence[Group]) -> list[Figure]:
+    """The interquartile mean over environments: a panel an algorithm, a row a critic."""
+    legend = _legend(groups)
+    panels = []
+    for algorithm, labels in _scores(groups).items():
+        dots: list[Dot] = []
+        for i, (label, tasks) in enumerate(labels.items()):
+            scores = list(tasks.values())
+            middle = float(stats.iqm(np.concatenate(scores)))
+            low, high = stats.interval(scores) if min(map(len, scores)) > 1 else (np.nan, np.nan)
+            dots.append((i, legend[label], middle, float(low), float(high)))
+        draw = partial(_dots, list(labels), dots, "interquartile mean of scores", None)
+        panels.append(Panel(algorithm.upper(), draw, WIDE))
+    if not panels:
+        return []
+    caption = f"{SCALE} Lines: 95% stratified bootstrap intervals. {_about(groups, 'environments')}"
+    title = "Interquartile mean over environments"
+    return [Figure("aggregate", title, caption, tuple(legend.values()), tuple(panels))]
+
+
+def profiles(groups: Sequence[Group]) -> list[Figure]:
+    """The share of runs above each score: a panel an algorithm."""
+    legend = _legend(groups)
+    panels = []
+    for algorithm, labels in _scores(groups).items():
+        lines = []
+        for label, tasks in labels.items():
+            scores = list(tasks.values())
+            band = stats.profile_band(scores, THRESHOLDS, draws=DRAWS)
+            lines.append((legend[label], stats.profile(scores, THRESHOLDS), *band))
+        panels.append(Panel(algorithm.upper(), partial(_profile, lines)))
+    if not panels:
+        return []
+    caption = f"{SCALE} Bands: 95% stratified bootstrap intervals, at each score by itself. "
+    caption += _about(groups, "environments")
+    return [Figure("profiles", "Performance profiles", caption, tuple(legend.values()), tuple(panels))]
+
+
+def _profile(lines: Sequence[tuple[Key, Array, Array, Array]], axes: Any) -> None:
+    for key, share, low, high in lines:
+        axes.fill_between(THRESHOLDS, low, high, color=key.colour, alpha=0.15, lw=0)
+        axes.plot(THRESHOLDS, share, **key.line)
+    axes.set(xlabel="score", ylabel="share of runs above", xlim=(0, 1), ylim=(0, 1.02))
+
+
+def times(rows: Sequence[Overhead]) -> list[Figure]:
+    """Running time over Adam's: a panel an algorithm, beside what the paper reports."""
+    if not rows:
+        return []
+    paper = Key("KOVA in the paper", "paper")
+    legend = keys([(row.group.label, row.group.critic) for row in rows])
+    panels = []
+    for algorithm in dict.fromkeys(row.group.algorithm for row in rows):
+        own = [row for row in rows if row.group.algorithm == algorithm]
+        names = sorted({row.group.environment for row in own})
+        dots: list[Dot] = []
+        for at, name in enumerate(names):
+            here = [row for row in own if row.group.environment == name]
+            dots += [(at, legend[r.group.label], r.percent, r.percent, r.percent) for r in here]
+            dots += [(at, paper, p, p, p) for p in {r.paper for r in here} if p is not None]
+        draw = partial(_dots, names, dots, "time over Adam's, %", 0.0)
+        panels.append(Panel(algorithm.upper(), draw, WIDE))
+    shown = (*legend.values(), *([paper] if any(row.paper is not None for row in rows) else []))
+    caption = (
+        "Training time a step over Adam's in the same algorithm and environment, medians over runs. They "
+        "compare only if the runs had the machine alike. "
+        f"{seeds_text([row.group.count('done') for row in rows])}."
+    )
+    return [Figure("times", "Running time over Adam's", caption, shown, tuple(panels))]

@@ -1,0 +1,104 @@
+"""Learning curves: a figure an algorithm, a panel an environment. Needs matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kova_rl.lab import coverage, stats
+from kova_rl.lab.files import named
+from kova_rl.lab.report.groups import Group
+from kova_rl.lab.report.style import Figure, Key, Panel, keys
+
+__all__ = ["curves", "seeds_text"]
+
+Array = NDArray[np.float64]
+Band = Callable[[Array], tuple[Array, Array, Array]]
+DRAWS = 1000
+
+
+def mean_std(values: Array) -> tuple[Array, Array, Array]:
+    """Line, lower and upper edge, from runs x points."""
+    mean, std = values.mean(0), values.std(0)
+    return mean, mean - std, mean + std
+
+
+def iqm_interval(values: Array) -> tuple[Array, Array, Array]:
+    """The same, with an interval that is a line for a single run."""
+    middle = stats.iqm(values, axis=0)
+    low, high = stats.interval([values], draws=DRAWS) if len(values) > 1 else (middle, middle)
+    return middle, low, high
+
+
+def curves(groups: Sequence[Group]) -> list[Figure]:
+    """Two figures for each algorithm: as in the paper, and with intervals."""
+    out = []
+    for algorithm in dict.fromkeys(g.algorithm for g in groups):
+        own = [g for g in groups if g.algorithm == algorithm and g.curves[1].size]
+        if own:
+            name = algorithm.upper()
+            text = "Return over the last 100 episodes, unnormalised. "
+            title = f"{name}: mean and standard deviation"
+            out.append(
+                _figure("mean", title, f"{text}Bands: one standard deviation. {_about(own)}", own, mean_std)
+            )
+            title = f"{name}: interquartile mean and 95% intervals"
+            fewest = coverage.note(min(len(g.scored) for g in own))
+            text += f"Bands: stratified bootstrap, at each step by itself. {_about(own)} {fewest}"
+            out.append(_figure("iqm", title, text.rstrip(), own, iqm_interval))
+    return out
+
+
+def _figure(kind: str, title: str, caption: str, groups: Sequence[Group], band: Band) -> Figure:
+    legend = keys([(g.label, g.critic) for g in groups])
+    panels = []
+    for environment in dict.fromkeys(g.environment for g in groups):
+        lines = []
+        for g in groups:
+            if g.environment == environment:
+                steps, values = g.curves
+                lines.append((legend[g.label], steps, *band(values)))
+        panels.append(Panel(environment, partial(_panel, lines)))
+    name = named("curves", groups[0].algorithm, kind)
+    return Figure(name, title, caption, tuple(legend.values()), tuple(panels))
+
+
+def _panel(lines: Sequence[tuple[Key, Array, Array, Array, Array]], axes: Any) -> None:
+    for key, steps, middle, low, high in lines:
+        axes.fill_between(steps, low, high, color=key.colour, alpha=0.18, lw=0)
+        axes.plot(steps, middle, **key.line)
+    axes.set(xlabel="steps", ylabel="return", xlim=(0, max(steps[-1] for _, steps, *_ in lines)))
+    axes.xaxis.set_major_formatter(_short)
+    axes.yaxis.set_major_formatter(_short)
+
+
+def _short(x: float, _: Any) -> str:
+    for size, letter in ((1e6, "M"), (1e4, "k")):
+        if abs(x) >= size:
+            return f"{x / (1e3 if letter == 'k' else size):g}{letter}"
+    return f"{x:g}".replace("-", "\N{MINUS SIGN}")
+
+
+def seeds_text(counts: Sequence[int]) -> str:
+    """How many seeds, of groups with as many or with different numbers.
+
+    Example:
+        >>> seeds_text([8, 8]), seeds_text([3, 8]), seeds_text([1])
+        ('8 seeds', '3 to 8 seeds', '1 seed')
+    """
+    low, high = min(counts), max(counts)
+    if low == high:
+        return f"{low} seed" if low == 1 else f"{low} seeds"
+    return f"{low} to {high} seeds"
+
+
+def _about(groups: Sequence[Group]) -> str:
+    steps = sorted({g.steps for g in groups})
+    span = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
+    text = f"{seeds_text([len(g.scored) for g in groups])}, {span} steps."
+    left = sum(len(g.runs) - len(g.scored) for g in groups)
+    return f"{text} {left} runs that failed or are not finished are left out." if left else text

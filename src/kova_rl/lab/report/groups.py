@@ -1,0 +1,143 @@
+"""Runs of one setting, over its seeds."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kova_rl.lab import stats
+from kova_rl.lab.report.reading import RunRecord
+
+__all__ = ["Group", "baseline", "group", "normalised"]
+
+Array = NDArray[np.float64]
+POINTS = 60
+CRITICS = ("kova", "memoryless", "adam", "kfac")
+IDENTITY = {"algorithm", "environment", "critic", "seed"}
+HOUSEKEEPING = {"command", "commit", "device", "name", "out", "threads", "version", "workers"}
+"""Settings that say where or how a run was made, not what it is: they tell no groups apart."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one environment, algorithm, critic and setting."""
+
+    environment: str
+    algorithm: str
+    critic: str
+    settings: str
+    """Those that vary between runs that are otherwise alike, ``eta=0.01``; often empty."""
+    runs: tuple[RunRecord, ...]
+
+    @property
+    def label(self) -> str:
+        """What it is called beside others of its algorithm."""
+        return f"{self.critic} {self.settings}".rstrip()
+
+    @property
+    def scored(self) -> list[RunRecord]:
+        """The runs that statistics are made of."""
+        return [run for run in self.runs if run.scored]
+
+    @property
+    def steps(self) -> int:
+        return int(self.runs[0].config["steps"])
+
+    @property
+    def final(self) -> Array:
+        """Final return, for each run that has one."""
+        return np.array([run.final_return for run in self.scored])
+
+    @property
+    def seconds(self) -> float:
+        """Median training time of the runs that are done; NaN if none is."""
+        seconds = [run.seconds for run in self.runs if run.status == "done" and np.isfinite(run.seconds)]
+        return float(np.median(seconds)) if seconds else float("nan")
+
+    def count(self, status: str) -> int:
+        """How many runs have this status."""
+        return sum(run.status == status for run in self.runs)
+
+    @cached_property
+    def curves(self) -> tuple[Array, Array]:
+        """Steps, and returns at them with a row a run; from where on every run has a return."""
+        runs = [run for run in self.scored if np.isfinite(run.returns).any()]
+        grid = np.linspace(0, self.steps, POINTS + 1)[1:]
+        if not runs:
+            return grid[:0], np.empty((0, 0))
+        rows = []
+        for run in runs:
+            known = np.isfinite(run.returns)
+            rows.append(np.interp(grid, run.steps[known], run.returns[known], left=np.nan))
+        values = np.stack(rows)
+        whole = np.isfinite(values).all(0)
+        return grid[whole], values[:, whole]
+
+
+def group(runs: Iterable[RunRecord]) -> list[Group]:
+    """Groups in a fixed order: by algorithm, environment, critic and setting."""
+    runs = list(runs)
+    shown = _varying(runs)
+    found: dict[tuple[str, str, str, str], list[RunRecord]] = defaultdict(list)
+    for run in runs:
+        keys = shown[run.algorithm, run.critic]
+        settings = " ".join(
+            f"{key}={_text(run.config[key])}" for key in keys if run.config.get(key) is not None
+        )
+        found[run.algorithm, run.environment, run.critic, settings].append(run)
+    groups = [Group(e, a, c, s, tuple(members)) for (a, e, c, s), members in found.items()]
+    return sorted(groups, key=lambda g: (g.algorithm, g.environment, rank(g.critic), g.critic, g.settings))
+
+
+def rank(critic: str) -> int:
+    """Where a critic stands in legends and tables."""
+    return CRITICS.index(critic) if critic in CRITICS else len(CRITICS)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+
+
+def _varying(runs: Sequence[RunRecord]) -> dict[tuple[str, str], list[str]]:
+    """Of each algorithm and critic, the settings that take more than one value in some environment."""
+    alike: dict[tuple[str, str, str], list[RunRecord]] = defaultdict(list)
+    for run in runs:
+        alike[run.algorithm, run.critic, run.environment].append(run)
+    shown: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for (algorithm, critic, _), members in alike.items():
+        listed = shown[algorithm, critic]
+        for key in dict.fromkeys(key for run in members for key in run.config):
+            values = {_text(run.config.get(key)) for run in members}
+            if len(values) > 1 and key not in IDENTITY | HOUSEKEEPING and key not in listed:
+                listed.append(key)
+    return shown
+
+
+def baseline(groups: Sequence[Group], algorithm: str, environment: str) -> Group | None:
+    """Adam in the same algorithm and environment; of several settings, the one that ends best."""
+    adams = [
+        g
+        for g in groups
+        if (g.algorithm, g.environment, g.critic) == (algorithm, environment, "adam") and len(g.final)
+    ]
+    return max(adams, key=lambda g: float(stats.iqm(g.final)), default=None)
+
+
+def normalised(groups: Sequence[Group]) -> dict[tuple[str, str], dict[str, Array]]:
+    """Final returns by algorithm and label, then environment, from 0 (worst run of the environment) to 1."""
+    ends: dict[str, list[float]] = defaultdict(list)
+    for g in groups:
+        ends[g.environment].extend(g.final)
+    out: dict[tuple[str, str], dict[str, Array]] = defaultdict(dict)
+    for g in groups:
+        if len(g.final):
+            low, high = min(ends[g.environment]), max(ends[g.environment])
+            out[g.algorithm, g.label][g.environment] = (g.final - low) / ((high - low) or 1.0)
+    return out

@@ -1,0 +1,85 @@
+"""Pieces of the page: tables, legends, figures. Everything that comes from runs is escaped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from html import escape
+
+__all__ = ["Cell", "number", "rows", "text"]
+
+Cell = tuple[str, str, str]
+"""What is shown, as HTML; what is sorted by; and the class."""
+
+
+def text(value: object, kind: str = "") -> Cell:
+    """A cell of words."""
+    return escape(str(value)), escape(str(value)), kind
+
+
+def number(value: float | None, form: str = ",.1f") -> Cell:
+    """A cell of a number, empty if there is none.
+
+    Example:
+        >>> number(1234.56), number(None)
+        (('1,234.6', '1234.56', 'number'), ('', '', 'number'))
+    """
+    if value is None or not math.isfinite(value):
+        return "", "", "number"
+    return f"{value:{form}}".replace("-", "\N{MINUS SIGN}"), f"{value:.6g}", "number"
+
+
+def dotted(label: str, critic: str) -> Cell:
+    """A label beside the colour of its critic."""
+    return (
+        f'<span class="dot" style="background:{variable(critic)}"></span>{escape(label)}',
+        escape(label),
+        "",
+    )
+
+
+def variable(critic: str) -> str:
+    """The page's colour of a critic."""
+    known = ("kova", "memoryless", "adam", "kfac")
+    return f"var(--{critic if critic in known else 'other'})"
+
+
+def rows(name: str, heads: Sequence[str], cells: Iterable[Sequence[Cell]], what: str) -> str:
+    """A table that sorts, under a field that filters it."""
+    found = list(cells)
+    kinds = [cell[2] if cell[2] == "number" else "" for cell in found[0]] if found else [""] * len(heads)
+    head = "".join(
+        f'<th scope="col" class="{kind}"><button type="button">{escape(h)}</button></th>'
+        for h, kind in zip(heads, kinds, strict=True)
+    )
+    body = "\n".join(
+        "<tr>" + "".join(f'<td class="{k}" data-value="{v}">{shown}</td>' for shown, v, k in row) + "</tr>"
+        for row in found
+    )
+    return f"""<div class="tools" data-for="{name}"><label for="{name}-filter">Filter</label>
+<input type="search" id="{name}-filter" placeholder="words in any column" autocomplete="off">
+<span class="soft"><output for="{name}-filter" aria-live="polite">{len(found)}</output>
+{escape(what)}</span></div>
+<div class="scroll" role="region" aria-label="{escape(what)}" tabindex="0"><table class="rows" id="{name}">
+<thead><tr>{head}</tr></thead><tbody>
+{body}
+</tbody></table></div>"""
+
+
+def legend(entries: Iterable[tuple[str, str, str]]) -> str:
+    """Labels, each with its critic and dashes."""
+    items = "".join(
+        f'<li><svg viewBox="0 0 35 10" aria-hidden="true"><path d="M0 5H35" style="stroke:{variable(critic)};'
+        f'stroke-width:3" stroke-dasharray="{dashes}"/></svg>{escape(label)}</li>'
+        for label, critic, dashes in entries
+    )
+    return f'<ul class="legend">{items}</ul>'
+
+
+def figure(name: str, title: str, legend: str, panels: Sequence[str], caption: str, command: str) -> str:
+    """Panels that flow with the width of the page, and what made them."""
+    return f"""<figure id="{escape(name)}"><h3>{escape(title)}</h3>{legend}
+<div class="panels">{"".join(panels)}</div>
+<figcaption>{escape(caption)} Made by <code>{escape(command)}</code>:
+<a href="figures/{escape(name)}.png">PNG</a>, <a href="figures/{escape(name)}.pdf">PDF</a>.
+</figcaption></figure>"""

@@ -1,0 +1,186 @@
+"""The page: one file with its figures, styles and script in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+
+import kova_rl
+from kova_rl.lab import coverage
+from kova_rl.lab.report import html
+from kova_rl.lab.report.groups import Group
+from kova_rl.lab.report.html import Cell, dotted, number, text
+from kova_rl.lab.report.reading import RunRecord
+from kova_rl.lab.report.summary import EVERYWHERE, Final, Improvement, Overhead
+
+__all__ = ["page"]
+
+HERE = Path(__file__).parent
+
+
+def _finals(finals: Sequence[Final]) -> str:
+    heads = ("environment", "algorithm", "critic", "mean", "std", "IQM", "95% low", "high", "seeds", "steps")
+    cells: list[list[Cell]] = []
+    for row in finals:
+        g = row.group
+        cells.append(
+            [text(g.environment), text(g.algorithm), dotted(g.label, g.critic)]
+            + [number(x) for x in (row.mean, row.std, row.iqm, row.low, row.high)]
+            + [number(len(g.final), "d"), number(g.steps, ",d"), number(g.seconds)]
+            + [number(g.count("failed"), "d")]
+        )
+    fewest = min((len(row.group.final) for row in finals if len(row.group.final)), default=0)
+    return f"""<p>Mean over the last 100 episodes at the end of training, unnormalised. IQM: interquartile
+mean over the seeds, with a 95% bootstrap interval. {escape(coverage.note(fewest)) if fewest else ""}</p>
+{html.rows("finals", (*heads, "seconds", "failed"), cells, "settings")}"""
+
+
+def _improvements(rows: Sequence[Improvement]) -> str:
+    if not rows:
+        return "<p>There is no critic beside Adam in the same algorithm and environment yet.</p>"
+    cells = [
+        [text(r.algorithm), dotted(r.label, r.critic), text(r.environment), number(r.seeds, "d")]
+        + [number(x, ".2f") for x in (r.probability, r.low, r.high)]
+        for r in rows
+    ]
+    heads = ("algorithm", "critic", "environment", "seeds", "P(better than Adam)", "95% low", "high")
+    return html.rows("improvements", heads, cells, "comparisons")
+
+
+def _overheads(rows: Sequence[Overhead]) -> str:
+    if not rows:
+        return "<p>There is no critic beside Adam whose time could be compared yet.</p>"
+    forms = (",.3f", ",.3f", "+,.0f", "+d")
+    cells = [
+        [text(r.group.algorithm), dotted(r.group.label, r.group.critic), text(r.group.environment)]
+        + [
+            number(x, form)
+            for x, form in zip((r.milliseconds, r.adam, r.percent, r.paper), forms, strict=True)
+        ]
+        for r in rows
+    ]
+    heads = (
+        "algorithm",
+        "critic",
+        "environment",
+        "ms a step",
+        "Adam's",
+        "over Adam, %",
+        "KOVA in the paper, %",
+    )
+    return html.rows("overheads", heads, cells, "comparisons")
+
+
+def _failed(runs: Sequence[RunRecord]) -> str:
+    failed = [run for run in runs if run.status == "failed"]
+    unfinished = [run for run in runs if run.status == "unfinished"]
+    parts = ["" if failed else "<p>No run failed.</p>"]
+    for run in failed:
+        message, tries = str(run.failure.get("message", "")), run.failure.get("attempts", "?")
+        parts.append(
+            f'<details><summary><span class="failed">{escape(run.name)}</span>: {escape(message)} '
+            f'<span class="soft">(tries: {escape(str(tries))})</span></summary>'
+            f"<pre>{escape(str(run.failure.get('log', '')))}</pre></details>"
+        )
+    if unfinished:
+        reached = "".join(
+            f"<li>{escape(run.name)}: step {int(run.steps[-1]) if len(run.steps) else 0:,} of "
+            f"{run.config['steps']:,}</li>"
+            for run in unfinished
+        )
+        parts.append(f"<h3>Not finished: {len(unfinished)}</h3><ul>{reached}</ul>")
+    return "\n".join(parts)
+
+
+def _runs(runs: Sequence[RunRecord]) -> str:
+    heads = ("run", "status", "environment", "algorithm", "critic", "seed", "final return", "seconds")
+    cells = [
+        (
+            text(r.name),
+            text(r.status, "failed" if r.status == "failed" else ""),
+            text(r.environment),
+            text(r.algorithm),
+            dotted(r.critic, r.critic),
+            number(r.seed, "d"),
+            number(r.final_return),
+            number(r.seconds),
+        )
+        for r in runs
+    ]
+    made = dict.fromkeys(str(run.config["command"]) for run in runs if run.config.get("command"))
+    listed = "".join(f"<pre>{escape(command)}</pre>" for command in made)
+    by = f"<p>The runs were made by</p>{listed}" if made else ""
+    table = html.rows("runs", heads, cells, "runs")
+    return f"{by}<details><summary>List them</summary>{table}</details>"
+
+
+def _headline(rows: Sequence[Improvement]) -> str:
+    """In a sentence for each algorithm, how KOVA compares."""
+    said = []
+    for row in rows:
+        alone = row.environments == 1 and not any(
+            (r.algorithm, r.label, r.environment) == (row.algorithm, row.label, EVERYWHERE) for r in rows
+        )
+        if row.critic == "kova" and (row.environment == EVERYWHERE or alone):
+            span = f" [{row.low:.2f}, {row.high:.2f}]" if row.seeds > 1 else ""
+            where = (
+                f"over {row.environments} environments" if row.environments > 1 else f"in {row.environment}"
+            )
+            said.append(
+                f"<li>{escape(row.algorithm.upper())}, {escape(row.label)}: ends above Adam with probability "
+                f"<b>{row.probability:.2f}</b>{span} {escape(where)}.</li>"
+            )
+    return f"<ul>{''.join(said)}</ul>" if said else ""
+
+
+def page(
+    title: str,
+    runs: Sequence[RunRecord],
+    groups: Sequence[Group],
+    tables: tuple[Sequence[Final], Sequence[Improvement], Sequence[Overhead]],
+    figures: Mapping[str, str],
+    command: str,
+) -> str:
+    """The whole page.
+
+    Args:
+        title: Of the page.
+        runs: All that were read.
+        groups: Of these runs.
+        tables: Rows of the three tables.
+        figures: Of each section (``curves``, ``improvement``, ``environments``, ``times``), as HTML.
+        command: That made the page.
+    """
+    finals, improvements, overheads = tables
+    sections = {
+        "finals": ("Final returns", _finals(finals)),
+        "curves": ("Learning curves", figures["curves"]),
+        "improvement": ("Improvement on Adam", figures["improvement"] + _improvements(improvements)),
+        "environments": ("Over environments", figures["environments"]),
+        "times": ("Running times", figures["times"] + _overheads(overheads)),
+        "failures": ("Failed and unfinished runs", _failed(runs)),
+        "all": ("All runs", _runs(runs)),
+    }
+    counts = "".join(
+        f'<li class="{"bad" if status == "failed" and count else ""}"><b>{count}</b>{status}</li>'
+        for status in ("done", "failed", "unfinished")
+        for count in [sum(run.status == status for run in runs)]
+    )
+    links = "".join(f'<a href="#section-{name}">{head}</a>' for name, (head, _) in sections.items())
+    body = "\n".join(
+        f'<section id="section-{name}" aria-labelledby="{name}-head"><h2 id="{name}-head">{head}</h2>'
+        f"{inner}</section>"
+        for name, (head, inner) in sections.items()
+    )
+    css, script = ((HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">
+<style>{css}</style></head><body>
+<header><h1>{escape(title)}</h1>
+<p class="soft">{len(groups)} settings, kova-rl {escape(kova_rl.__version__)}.
+Made by <code>{escape(command)}</code></p>
+<ul class="counts">{counts}</ul>{_headline(improvements)}<nav aria-label="Sections">{links}</nav></header>
+<main>{body}</main><script>{script}</script></body></html>
+"""

@@ -1,0 +1,173 @@
+"""How figures look: a fixed colour a critic; SVG that is coloured by the page. Needs matplotlib."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+from kova_rl.lab import files
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+from matplotlib.lines import Line2D
+
+__all__ = ["COLOURS", "Figure", "Key", "Panel", "grid_files", "inline"]
+
+COLOURS = {"kova": "#0072b2", "memoryless": "#7f7f7f", "adam": "#d55e00", "kfac": "#009e73"}
+"""Okabe and Ito's, which the colour-blind can tell apart, and a grey."""
+OTHER = "#cc79a7"
+INK, RULE = "#010203", "#010204"
+"""In SVG, replaced by the page's own colours of text and of lines."""
+DASHES = ("", "6 2", "1.5 1.5", "6 2 1.5 2")
+MARKERS = ("", "o", "s", "^")
+PANEL = (3.7, 2.6)
+BASE: dict[Any, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "sans-serif"],
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.linewidth": 0.6,
+    "lines.linewidth": 1.8,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "kova",
+}
+
+
+@dataclass(frozen=True)
+class Key:
+    """How one label is drawn, in every panel and in the legend."""
+
+    label: str
+    critic: str
+    index: int = 0
+    """Among the labels of its critic: the first is a plain line, the others are dashed or marked."""
+
+    @property
+    def colour(self) -> str:
+        return COLOURS.get(self.critic, OTHER)
+
+    @property
+    def dashes(self) -> str:
+        """As SVG writes them."""
+        return DASHES[self.index % len(DASHES)]
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """Arguments of ``plot``."""
+        marker = MARKERS[self.index // len(DASHES) % len(MARKERS)]
+        dashes = tuple(float(x) for x in self.dashes.split())
+        style: dict[str, Any] = {"ls": (0, dashes)} if dashes else {}
+        return {
+            "color": self.colour,
+            "marker": marker,
+            "markevery": 0.15,
+            "ms": 4,
+            "label": self.label,
+        } | style
+
+
+def keys(labelled: Sequence[tuple[str, str]]) -> dict[str, Key]:
+    """A key for each (label, critic), in their order."""
+    out: dict[str, Key] = {}
+    for label, critic in labelled:
+        if label not in out:
+            out[label] = Key(label, critic, sum(key.critic == critic for key in out.values()))
+    return out
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A title, and what draws it on axes."""
+
+    title: str
+    draw: Callable[[Any], None]
+    margin: float = 0.62
+    """Left of the axes, in inches."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Panels with a legend and a caption."""
+
+    name: str
+    title: str
+    caption: str
+    keys: tuple[Key, ...]
+    panels: tuple[Panel, ...]
+
+
+def _colours(ink: str, rule: str) -> dict[Any, Any]:
+    names = (
+        "text.color",
+        "axes.edgecolor",
+        "axes.labelcolor",
+        "axes.titlecolor",
+        "xtick.color",
+        "ytick.color",
+    )
+    return BASE | dict.fromkeys(names, ink) | {"grid.color": rule}
+
+
+def _axes(
+    figure: Any, panel: Panel, row: int, column: int, size: tuple[float, float], above: float = 0.0
+) -> None:
+    """Draw the panel in its cell. Margins are fixed, in inches: a layout engine takes longer than drawing."""
+    width, height = size
+    left, bottom, top, right = panel.margin, 0.48, 0.28, 0.14
+    x, y = column * PANEL[0] + left, height - above - (row + 1) * PANEL[1] + bottom
+    w, h = PANEL[0] - left - right, PANEL[1] - bottom - top
+    axes = figure.add_axes((x / width, y / height, w / width, h / height))
+    panel.draw(axes)
+    axes.set_title(panel.title, fontsize=9.5, fontweight="bold")
+
+
+def inline(panel: Panel, prefix: str) -> str:
+    """The panel as SVG to stand in a page: without a background, in colours that CSS sets."""
+    with plt.rc_context(_colours(INK, RULE)):
+        figure = plt.figure(figsize=PANEL)
+        _axes(figure, panel, 0, 0, PANEL)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+        plt.close(figure)
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->\s*", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{prefix}-", svg)
+    named = {INK: "currentColor", RULE: "var(--rule)", OTHER: "var(--other)"}
+    named |= {colour: f"var(--{critic})" for critic, colour in COLOURS.items()}
+    for colour, name in named.items():
+        svg = svg.replace(colour, name)
+    inner = svg[svg.index(">") + 1 :]
+    width, height = (72 * x for x in PANEL)
+    return f'<svg role="img" aria-label="{escape(panel.title)}" viewBox="0 0 {width:g} {height:g}">{inner}'
+
+
+def grid_files(figure: Figure, stem: Path) -> None:
+    """All panels in one picture, as PNG and PDF, on white."""
+    columns = min(len(figure.panels), 3)
+    rows = -(-len(figure.panels) // columns)
+    in_legend = min(2 * columns, 4)
+    above, below = 0.4, 0.15 + 0.22 * -(-len(figure.keys) // in_legend)
+    size = (PANEL[0] * columns, PANEL[1] * rows + above + below)
+    with plt.rc_context(_colours("#333333", "#dddddd")):
+        drawn = plt.figure(figsize=size)
+        for i, panel in enumerate(figure.panels):
+            _axes(drawn, panel, i // columns, i % columns, size, above)
+        lines = [Line2D([], [], **key.line) for key in figure.keys]
+        drawn.legend(handles=lines, loc="lower center", ncols=in_legend, frameon=False, fontsize=8.5)
+        drawn.suptitle(figure.title, fontsize=11, y=1 - 0.12 / size[1], va="top")
+        for suffix, options in ((".png", {"dpi": 130}), (".pdf", {"metadata": {"CreationDate": None}})):
+            buffer = io.BytesIO()
+            drawn.savefig(buffer, format=suffix[1:], **options)
+            files.write(stem.with_name(f"{stem.name}{suffix}"), buffer.getvalue())
+        plt.close(drawn)

@@ -1,0 +1,124 @@
+"""What the page and the terminal say of the groups, in numbers. Knows nothing of either."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kova_rl.lab import stats
+from kova_rl.lab.report.groups import Group, baseline
+
+__all__ = ["Final", "Improvement", "Overhead", "finals", "improvements", "overheads"]
+
+EVERYWHERE = "all environments"
+ENVIRONMENTS = ("Swimmer", "Hopper", "HalfCheetah", "Ant", "Walker2d")
+PAPER = {"ppo": (48, 47, 47, 57, 44), "trpo": (55, 60, 57, 55, 56), "sac": (254, 450, 269, 482, 352)}
+"""Running time of KOVA over Adam's that the paper reports, in percent, in the order of ENVIRONMENTS."""
+
+
+@dataclass(frozen=True)
+class Final:
+    """Final returns of a group; NaN where no run has one."""
+
+    group: Group
+    mean: float
+    std: float
+    iqm: float
+    low: float
+    high: float
+
+
+def finals(groups: Sequence[Group]) -> list[Final]:
+    """A row a group: mean, standard deviation, interquartile mean and its 95% interval."""
+    rows = []
+    for g in groups:
+        x = g.final
+        if not len(x):
+            rows.append(Final(g, *[float("nan")] * 5))
+            continue
+        low, high = stats.interval([x]) if len(x) > 1 else (np.nan, np.nan)
+        rows.append(Final(g, float(x.mean()), float(x.std()), float(stats.iqm(x)), float(low), float(high)))
+    return rows
+
+
+@dataclass(frozen=True)
+class Improvement:
+    """The probability that a run of a critic ends above a run of Adam's."""
+
+    algorithm: str
+    label: str
+    critic: str
+    environment: str
+    """Or EVERYWHERE, for the average over them."""
+    seeds: int
+    """The fewest of a side, in an environment."""
+    environments: int
+    probability: float
+    low: float
+    high: float
+
+
+def improvements(groups: Sequence[Group]) -> list[Improvement]:
+    """Of every critic but Adam, in each environment that Adam ran in too; and over them, if several."""
+    pairs: dict[tuple[str, str], list[tuple[Group, Group]]] = defaultdict(list)
+    for g in groups:
+        adam = baseline(groups, g.algorithm, g.environment)
+        if g.critic != "adam" and adam and len(g.final):
+            pairs[g.algorithm, g.label].append((g, adam))
+    rows: list[Improvement] = []
+    for found in pairs.values():
+        rows.extend(_improvement([pair], pair[0].environment) for pair in found)
+        if len(found) > 1:
+            rows.append(_improvement(found, EVERYWHERE))
+    return rows
+
+
+def _improvement(pairs: Sequence[tuple[Group, Group]], environment: str) -> Improvement:
+    new, old = ([pair[side].final for pair in pairs] for side in (0, 1))
+    seeds = min(len(x) for x in (*new, *old))
+    low, high = stats.improvement_interval(new, old) if seeds > 1 else (np.nan, np.nan)
+    first = pairs[0][0]
+    return Improvement(
+        algorithm=first.algorithm,
+        label=first.label,
+        critic=first.critic,
+        environment=environment,
+        seeds=seeds,
+        environments=len(pairs),
+        probability=stats.improvement(new, old),
+        low=low,
+        high=high,
+    )
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """Training time of a critic over Adam's, in percent."""
+
+    group: Group
+    milliseconds: float
+    """A step, median over the runs."""
+    adam: float
+    """The same of Adam."""
+    paper: int | None
+    """What the paper reports for KOVA."""
+
+    @property
+    def percent(self) -> float:
+        return 100 * (self.milliseconds / self.adam - 1)
+
+
+def overheads(groups: Sequence[Group]) -> list[Overhead]:
+    """Of every critic but Adam, where Adam ran too."""
+    rows = []
+    for g in groups:
+        adam = baseline(groups, g.algorithm, g.environment)
+        if g.critic == "adam" or adam is None or not (g.seconds > 0 and adam.seconds > 0):
+            continue
+        printed = dict(zip(ENVIRONMENTS, PAPER.get(g.algorithm, ()), strict=False))
+        paper = printed.get(g.environment.split("-")[0])
+        rows.append(Overhead(g, 1e3 * g.seconds / g.steps, 1e3 * adam.seconds / adam.steps, paper))
+    return rows

@@ -1,0 +1,107 @@
+"""The report in the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from kova_rl.lab import coverage
+from kova_rl.lab.report.groups import group
+from kova_rl.lab.report.reading import RunRecord, read
+from kova_rl.lab.report.summary import Final, Improvement, Overhead, finals, improvements, overheads
+
+__all__ = ["table"]
+
+
+def table(directory: Path, console: Console) -> None:
+    """Print final returns, improvement on Adam, running times, and what failed.
+
+    Args:
+        directory: Where the runs are.
+        console: To print on.
+
+    Raises:
+        ValueError: There are no runs, or a file is damaged.
+    """
+    runs = read(directory)
+    groups = group(runs)
+    compared, timed = improvements(groups), overheads(groups)
+    for algorithm in dict.fromkeys(g.algorithm for g in groups):
+        own = [g for g in groups if g.algorithm == algorithm]
+        console.print(_finals(algorithm, finals(own)))
+        counts = [len(g.final) for g in own if len(g.final)]
+        if counts and (note := coverage.note(min(counts))):
+            console.print(note)
+        if better := [row for row in compared if row.algorithm == algorithm]:
+            console.print(_improvements(algorithm, better))
+        if slower := [row for row in timed if row.group.algorithm == algorithm]:
+            console.print(_overheads(algorithm, slower))
+    for line in _left_out(runs):
+        console.print(line)
+
+
+def _number(value: float, form: str) -> str:
+    return f"{value:{form}}" if math.isfinite(value) else ""
+
+
+def _span(low: float, high: float, form: str) -> str:
+    return f" [{low:{form}}, {high:{form}}]" if math.isfinite(low) else ""
+
+
+def _headed(algorithm: str, title: str, *numbers: str) -> Table:
+    out = Table(
+        title=f"{algorithm.upper()}: {title}", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
+    for heading in ("environment", "critic"):
+        out.add_column(heading, no_wrap=True)
+    for heading in numbers:
+        out.add_column(heading, justify="right")
+    return out
+
+
+def _finals(algorithm: str, rows: Sequence[Final]) -> Table:
+    failures = any(row.group.count("failed") for row in rows)
+    numbers = ("seeds", "mean ± std", "IQM \\[95%]", *["failed"] * failures)
+    out = _headed(algorithm, "final returns", *numbers)
+    for row in rows:
+        g = row.group
+        form = ",.0f" if abs(row.mean) >= 1000 else ".1f"
+        middle = f"{row.mean:{form}} ± {row.std:{form}}" if len(g.final) else ""
+        iqm = _number(row.iqm, form) + _span(row.low, row.high, form)
+        cells = (g.environment, g.label, str(len(g.final)), middle, iqm)
+        out.add_row(*map(escape, cells), *[f"[red]{g.count('failed') or ''}[/red]"] * failures)
+    return out
+
+
+def _improvements(algorithm: str, rows: Sequence[Improvement]) -> Table:
+    out = _headed(algorithm, "probability of improvement on Adam", "seeds", "P \\[95%]")
+    for row in rows:
+        shown = f"{row.probability:.2f}" + _span(row.low, row.high, ".2f")
+        out.add_row(*map(escape, (row.environment, row.label, str(row.seeds), shown)))
+    return out
+
+
+def _overheads(algorithm: str, rows: Sequence[Overhead]) -> Table:
+    out = _headed(algorithm, "running times", "ms a step", "Adam's", "over Adam", "KOVA in the paper")
+    for row in rows:
+        g = row.group
+        times = (_number(row.milliseconds, ",.3f"), _number(row.adam, ",.3f"))
+        over = (f"{row.percent:+,.0f}%", f"{row.paper:+d}%" if row.paper is not None else "")
+        out.add_row(*map(escape, (g.environment, g.label)), *times, *over)
+    return out
+
+
+def _left_out(runs: Sequence[RunRecord]) -> list[str]:
+    lines = [
+        f"[red]failed[/red] {escape(run.name)}: {escape(str(run.failure.get('message', '')))}"
+        for run in runs
+        if run.status == "failed"
+    ]
+    unfinished = sum(run.status == "unfinished" for run in runs)
+    return [*lines, f"{unfinished} runs are not finished."] if unfinished else lines

@@ -1,0 +1,64 @@
+"""Make the report: read, summarise, draw, write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+from kova_rl.lab import files
+from kova_rl.lab.report import html
+from kova_rl.lab.report.groups import group
+from kova_rl.lab.report.page import page
+from kova_rl.lab.report.reading import read
+from kova_rl.lab.report.summary import finals, improvements, overheads
+
+__all__ = ["report"]
+
+
+def report(directory: Path) -> Path:
+    """Write ``report.html`` into the directory, and every figure as PNG and PDF into ``figures/``.
+
+    Args:
+        directory: Where the runs are.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        ValueError: There are no runs, a file is damaged, or matplotlib is not installed.
+    """
+    try:
+        from kova_rl.lab.report import aggregates, curves, style
+    except ImportError:
+        raise ValueError("the report needs matplotlib: pip install 'kova-rl[plots]'") from None
+    directory = Path(directory)
+    command = f"kova report {directory}"
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("reading")
+        runs = read(directory, lambda done, total: progress.update(task, completed=done, total=total))
+        groups = group(runs)
+        tables = finals(groups), improvements(groups), overheads(groups)
+        figures = {
+            "curves": curves.curves(groups),
+            "improvement": aggregates.improvement(tables[1]),
+            "environments": [*aggregates.aggregate(groups), *aggregates.profiles(groups)],
+            "times": aggregates.times(tables[2]),
+        }
+        task = progress.add_task("drawing", total=sum(map(len, figures.values())))
+        drawn = {}
+        for section, found in figures.items():
+            parts = []
+            for f in found:
+                style.grid_files(f, directory / "figures" / f.name)
+                legend = html.legend((key.label, key.critic, key.dashes) for key in f.keys)
+                panels = [style.inline(panel, f"{f.name}-{i}") for i, panel in enumerate(f.panels)]
+                parts.append(html.figure(f.name, f.title, legend, panels, f.caption, command))
+                progress.advance(task)
+            drawn[section] = "\n".join(parts) or "<p>Nothing to draw yet.</p>"
+    path = directory / "report.html"
+    title = f"Report on {directory.resolve().name}"
+    files.write(path, page(title, runs, groups, tables, drawn, command).encode())
+    return path

@@ -1,0 +1,370 @@
+"""The report, from runs that the tests write."""
+
+import io
+import json
+import re
+import shutil
+import time
+import zlib
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from kova_rl.lab.report import read, report, table
+from kova_rl.lab.report.groups import baseline, group, normalised
+from kova_rl.lab.report.summary import EVERYWHERE, finals, improvements, overheads
+
+ENVIRONMENTS = ("Swimmer-v5", "Hopper-v5", "HalfCheetah-v5", "Ant-v5", "Walker2d-v5")
+LEVEL = {"kova": 1.2, "memoryless": 1.0, "adam": 0.8, "kfac": 0.6}
+COST = {"kova": 1.5, "memoryless": 1.4, "adam": 1.0, "kfac": 1.2}
+
+
+def write_run(directory, algorithm, environment, critic, seed, *, status="done", records=60, **settings):
+    """One run of the store, which rises towards a level and scatters by its seed."""
+    config = {"algorithm": algorithm, "environment": environment, "critic": critic, "seed": seed}
+    config |= {"steps": 100_000, "preset": "paper"} | settings
+    path = directory / "_".join(map(str, (algorithm, environment, critic, seed, *settings.values())))
+    path.mkdir(parents=True)
+    (path / "config.json").write_text(json.dumps(config))
+    rng = np.random.default_rng(zlib.crc32(path.name.encode()))
+    scale = {"Swimmer-v5": 60, "Hopper-v5": 2000, "HalfCheetah-v5": 3000}.get(environment, 2500)
+    level, lines = scale * (LEVEL[critic] + 0.2 * rng.normal()), []
+    for i, step in enumerate(np.linspace(0, config["steps"], records + 1)[1:].astype(int)):
+        value = level * (1 - np.exp(-4 * step / config["steps"])) + 0.03 * scale * rng.normal()
+        record = {"step": int(step), "seconds": COST[critic] * step / 1000, "episodes": i}
+        record |= {"return": None if i == 0 else value, "train/value_loss": 1.0, "train/entropy": 2.0}
+        lines.append(json.dumps(record))
+        if status != "done" and i > records // 2:
+            break
+    (path / "log.jsonl").write_text("\n".join(lines) + "\n")
+    if status == "done":
+        summary = {
+            "status": "done",
+            "steps": config["steps"],
+            "seconds": COST[critic] * 100,
+            "final_return": value,
+        }
+        (path / "summary.json").write_text(json.dumps(summary))
+    if status == "failed":
+        failure = {
+            "status": "failed",
+            "attempts": 2,
+            "message": "NaN in <obs>",
+            "log": "Traceback\nValueError",
+        }
+        (path / "failure.json").write_text(json.dumps(failure))
+    return path
+
+
+def write_runs(directory, algorithms, environments, critics, seeds, **options):
+    for algorithm in algorithms:
+        for environment in environments:
+            for critic in critics:
+                for seed in range(seeds):
+                    write_run(directory, algorithm, environment, critic, seed, **options)
+
+
+@pytest.fixture
+def small(tmp_path):
+    """Two environments, three critics, three seeds, and runs that failed or are not finished."""
+    write_runs(tmp_path, ("ppo",), ENVIRONMENTS[:2], ("kova", "memoryless", "adam"), 3)
+    write_run(tmp_path, "ppo", "Swimmer-v5", "kova", 9, status="failed")
+    write_run(tmp_path, "ppo", "Swimmer-v5", "adam", 9, status="unfinished")
+    (tmp_path / "figures").mkdir()
+    return tmp_path
+
+
+class TestRead:
+    def test_a_run(self, tmp_path):
+        write_run(tmp_path, "sac", "Hopper-v5", "adam", 4)
+        (run,) = read(tmp_path)
+        assert (run.algorithm, run.environment, run.critic, run.seed) == ("sac", "Hopper-v5", "adam", 4)
+        assert run.status == "done"
+        assert run.seconds == 100
+        assert len(run.steps) == len(run.returns) == 60
+        assert np.isnan(run.returns[0])
+        assert run.final_return == run.returns[-1]
+
+    def test_status(self, small):
+        count = dict.fromkeys(("done", "failed", "unfinished"), 0)
+        for run in read(small):
+            count[run.status] += 1
+        assert count == {"done": 18, "failed": 1, "unfinished": 1}
+
+    def test_a_run_that_succeeded_at_the_second_try_is_done(self, tmp_path):
+        path = write_run(tmp_path, "sac", "Hopper-v5", "adam", 4)
+        (path / "failure.json").write_text('{"status": "failed", "message": "out of memory"}')
+        assert read(tmp_path)[0].status == "done"
+
+    def test_drops_a_torn_last_line(self, tmp_path):
+        path = write_run(tmp_path, "ppo", "Hopper-v5", "kova", 0, status="unfinished")
+        whole = read(tmp_path)[0]
+        with (path / "log.jsonl").open("a") as file:
+            file.write('{"step": 99999, "seco')
+        with pytest.warns(UserWarning, match="last line is torn"):
+            torn = read(tmp_path)[0]
+        np.testing.assert_array_equal(torn.steps, whole.steps)
+
+    def test_names_a_damaged_line(self, tmp_path):
+        path = write_run(tmp_path, "ppo", "Hopper-v5", "kova", 0) / "log.jsonl"
+        path.write_text("{\n" + path.read_text())
+        with pytest.raises(ValueError, match=r"log\.jsonl, line 1 is damaged"):
+            read(tmp_path)
+
+    def test_a_run_without_a_log(self, tmp_path):
+        path = write_run(tmp_path, "ppo", "Hopper-v5", "kova", 0, status="unfinished")
+        (path / "log.jsonl").unlink()
+        assert len(read(tmp_path)[0].steps) == 0
+
+    @pytest.mark.parametrize(
+        ("config", "match"),
+        [("{", "is damaged"), ("[]", "must be a JSON object"), ("{}", "must have 'algorithm'")],
+    )
+    def test_names_a_damaged_config(self, tmp_path, config, match):
+        (write_run(tmp_path, "ppo", "Hopper-v5", "kova", 0) / "config.json").write_text(config)
+        with pytest.raises(ValueError, match=match):
+            read(tmp_path)
+
+    def test_says_that_there_are_no_runs(self, tmp_path):
+        (tmp_path / "figures").mkdir()
+        with pytest.raises(ValueError, match="holds no runs"):
+            read(tmp_path)
+        with pytest.raises(ValueError, match="there is no directory"):
+            read(tmp_path / "nowhere")
+
+
+class TestGroups:
+    def test_labels_tell_the_settings_that_vary(self, tmp_path):
+        for eta in (0.1, 0.01):
+            write_runs(tmp_path, ("ppo",), ("Swimmer-v5",), ("kova",), 2, eta=eta, device="cpu")
+        write_runs(tmp_path, ("ppo",), ("Swimmer-v5",), ("adam",), 2, eta=None)
+        groups = group(read(tmp_path))
+        assert [g.label for g in groups] == ["kova eta=0.01", "kova eta=0.1", "adam"]
+        assert [len(g.runs) for g in groups] == [2, 2, 2]
+
+    def test_settings_of_each_environment_are_no_label(self, tmp_path):
+        """The paper has another eta in each environment."""
+        write_runs(tmp_path, ("ppo",), ("Swimmer-v5",), ("kova",), 2, eta=0.01)
+        write_runs(tmp_path, ("ppo",), ("Hopper-v5",), ("kova",), 2, eta=0.1)
+        assert {g.label for g in group(read(tmp_path))} == {"kova"}
+
+    def test_curves_begin_where_every_run_has_a_return(self, small):
+        for g in group(read(small)):
+            steps, values = g.curves
+            assert values.shape == (3, len(steps))
+            assert np.isfinite(values).all()
+            assert steps[-1] == 100_000
+            np.testing.assert_allclose(values[:, -1], g.final)
+
+    def test_scores_are_from_0_to_1_in_each_environment(self, small):
+        scores = normalised(group(read(small)))
+        for environment in ENVIRONMENTS[:2]:
+            values = np.concatenate([tasks[environment] for tasks in scores.values()])
+            assert (values.min(), values.max()) == (0, 1)
+
+
+class TestSummary:
+    def test_finals_leave_out_what_is_not_done(self, small):
+        rows = {(row.group.environment, row.group.label): row for row in finals(group(read(small)))}
+        row = rows["Swimmer-v5", "kova"]
+        assert (len(row.group.final), row.group.count("failed")) == (3, 1)
+        assert row.mean == pytest.approx(row.group.final.mean())
+        assert row.low <= row.iqm <= row.high
+
+    def test_improvement_is_against_the_best_adam(self, tmp_path):
+        write_runs(tmp_path, ("ppo",), ENVIRONMENTS[:2], ("kova",), 4)
+        for lr in (1e-3, 1e-4):
+            write_runs(tmp_path, ("ppo",), ENVIRONMENTS[:2], ("adam",), 4, lr=lr)
+        groups = group(read(tmp_path))
+        best = baseline(groups, "ppo", "Hopper-v5")
+        assert best is not None
+        rows = improvements(groups)
+        assert [row.environment for row in rows] == ["Hopper-v5", "Swimmer-v5", EVERYWHERE]
+        kova = next(g for g in groups if (g.environment, g.critic) == ("Hopper-v5", "kova"))
+        wins = (kova.final[:, None] > best.final).mean()
+        assert rows[0].probability == pytest.approx(wins)
+        assert rows[2].probability == pytest.approx((rows[0].probability + rows[1].probability) / 2)
+
+    def test_overhead_is_of_a_step_beside_the_papers(self, tmp_path):
+        write_run(tmp_path, "sac", "Ant-v5", "kova", 0)
+        write_run(tmp_path, "sac", "Ant-v5", "adam", 0)
+        (row,) = overheads(group(read(tmp_path)))
+        assert row.percent == pytest.approx(50)
+        assert row.milliseconds == pytest.approx(1.5)
+        assert row.paper == 482
+
+    def test_a_single_seed_has_no_interval(self, tmp_path):
+        write_run(tmp_path, "sac", "Ant-v5", "kova", 0)
+        write_run(tmp_path, "sac", "Ant-v5", "adam", 0)
+        groups = group(read(tmp_path))
+        assert np.isnan(finals(groups)[0].low)
+        assert np.isnan(improvements(groups)[0].low)
+        text = report(tmp_path).read_text()
+        assert "One seed has no interval." in text
+        assert "nan" not in re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL)
+
+
+class TestTable:
+    def test_prints_the_tables(self, small):
+        console = Console(width=100, record=True, file=io.StringIO())
+        table(small, console)
+        text = console.export_text()
+        for words in (
+            "PPO: final returns",
+            "With 3 seeds",
+            "improvement on Adam",
+            "+50%",
+            "+48%",
+            "NaN in <obs>",
+        ):
+            assert words in text
+        assert "1 runs are not finished" in text
+
+
+class TestReport:
+    def test_is_one_page_and_its_figures(self, small):
+        path = report(small)
+        text = path.read_text()
+        assert path == small / "report.html"
+        assert not re.search(r'(src|href)="(https?:)?//', text)
+        names = re.findall(r'<figure id="([^"]+)"', text)
+        assert names == ["curves_ppo_mean", "curves_ppo_iqm", "improvement", "aggregate", "profiles", "times"]
+        for name in names:
+            assert (small / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+            assert (small / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+        captions = re.findall(r"<figcaption>(.*?)</figcaption>", text, re.DOTALL)
+        assert all(f"kova report {small}" in c and "3 seeds" in c for c in captions)
+        assert "3 seeds, 100,000 steps. 2 runs that failed or are not finished are left out." in captions[0]
+        assert "With 3 seeds, 95% intervals held the truth in 73-76% of simulations." in captions[1]
+        assert "NaN in &lt;obs&gt;" in text
+
+    def test_ids_are_unique_and_references_resolve(self, small):
+        text = report(small).read_text()
+        ids = re.findall(r'\bid="([^"]+)"', text)
+        assert len(ids) == len(set(ids))
+        assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', text)) <= set(ids)
+
+    def test_is_the_same_again(self, small):
+        first = report(small).read_bytes()
+        pictures = {path.name: path.read_bytes() for path in (small / "figures").iterdir()}
+        assert report(small).read_bytes() == first
+        assert {path.name: path.read_bytes() for path in (small / "figures").iterdir()} == pictures
+
+    def test_without_a_finished_run(self, tmp_path):
+        write_run(tmp_path, "ppo", "Hopper-v5", "kova", 0, status="unfinished")
+        write_run(tmp_path, "ppo", "Hopper-v5", "kova", 1, status="failed")
+        assert "Nothing to draw yet" in report(tmp_path).read_text()
+        table(tmp_path, Console(file=io.StringIO()))
+
+    def test_500_runs_take_seconds(self, tmp_path):
+        write_runs(
+            tmp_path, ("ppo", "trpo", "sac"), ENVIRONMENTS, ("kova", "memoryless", "adam"), 11, records=200
+        )
+        write_runs(tmp_path, ("acktr",), ENVIRONMENTS, ("kfac",), 1, records=200)
+        assert len(list(tmp_path.iterdir())) == 500
+        began = time.process_time()  # of this process alone: the machine may be busy
+        report(tmp_path)
+        assert time.process_time() - began < 20
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    executable = shutil.which("chromium")
+    if executable is None:
+        pytest.skip("needs chromium: apt-get install chromium")
+    with api.sync_playwright() as playwright:
+        # A container's root has no sandbox, and its /dev/shm is small.
+        arguments = ["--no-sandbox", "--disable-dev-shm-usage"]
+        browser = playwright.chromium.launch(executable_path=executable, args=arguments)
+        yield browser
+        browser.close()
+
+
+def brightness(colour):
+    return np.mean([int(x) for x in re.findall(r"\d+", colour)])
+
+
+class TestInABrowser:
+    @pytest.fixture
+    def opened(self, chromium, small):
+        path = report(small)
+        contexts = []
+
+        def open_(**options):
+            contexts.append(chromium.new_context(**options))
+            page = contexts[-1].new_page()
+            page.problems = []
+            page.on("console", lambda message: page.problems.append(message.text))
+            page.on("pageerror", lambda error: page.problems.append(str(error)))
+            page.on("requestfailed", lambda request: page.problems.append(request.url))
+            page.goto(path.as_uri())
+            return page
+
+        yield open_
+        for context in contexts:
+            context.close()
+
+    def test_loads_without_errors_and_has_every_figure(self, opened):
+        page = opened()
+        assert page.problems == []
+        figures = page.locator("figure").all()
+        assert len(figures) == 6
+        for figure in figures:
+            panels = figure.locator(".panels svg").all()
+            assert panels
+            for panel in panels:
+                box = panel.bounding_box()
+                assert box["width"] > 250
+                assert box["height"] > 150
+                assert panel.locator("path").count() > 5
+
+    def test_the_table_sorts_by_mouse_and_by_keyboard(self, opened):
+        page = opened()
+
+        def means():
+            return [
+                float(cell.get_attribute("data-value"))
+                for cell in page.locator("#finals td:nth-child(4)").all()
+            ]
+
+        head = page.locator("#finals th:nth-child(4)")
+        head.locator("button").click()
+        assert head.get_attribute("aria-sort") == "descending"
+        assert means() == sorted(means(), reverse=True)
+        head.locator("button").press("Enter")
+        assert head.get_attribute("aria-sort") == "ascending"
+        assert means() == sorted(means())
+        page.locator("#finals th:nth-child(3) button").click()
+        labels = page.locator("#finals td:nth-child(3)").all_inner_texts()
+        assert labels == sorted(labels)
+        assert head.get_attribute("aria-sort") is None
+        assert page.problems == []
+
+    def test_the_table_filters(self, opened):
+        page = opened()
+        page.get_by_label("Filter").first.fill("hopper ADAM")
+        assert page.locator("#finals tbody tr:visible").count() == 1
+        assert page.locator("[data-for=finals] output").inner_text() == "1 of 6"
+        page.get_by_label("Filter").first.fill("")
+        assert page.locator("#finals tbody tr:visible").count() == 6
+
+    def test_is_light_and_dark(self, opened):
+        colours = {}
+        for scheme in ("light", "dark"):
+            page = opened(color_scheme=scheme)
+            style = "e => [getComputedStyle(e).backgroundColor, getComputedStyle(e).color]"
+            colours[scheme] = page.locator("body").evaluate(style)
+            ticks = page.locator(".panels svg text").first
+            assert ticks.evaluate("e => getComputedStyle(e).fill") == colours[scheme][1]
+        (paper, ink), (dark_paper, dark_ink) = (
+            map(brightness, colours[scheme]) for scheme in ("light", "dark")
+        )
+        assert paper > 200 > 60 > ink
+        assert dark_ink > 200 > 60 > dark_paper
+
+    def test_fits_a_phone(self, opened):
+        page = opened(viewport={"width": 360, "height": 740})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        assert page.problems == []
