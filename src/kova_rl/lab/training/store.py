@@ -1,0 +1,178 @@
+"""A run's directory: configuration, versions, log, checkpoints, summary, and the lock that guards them."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kova_rl.lab import files
+from kova_rl.lab.training.config import RunConfig
+from kova_rl.lab.training.versions import versions
+
+__all__ = ["Busy", "Checkpoint", "Store", "explained", "stored"]
+
+KEPT = 2
+"""Checkpoints that are kept: if the newest is damaged, the one before it serves."""
+NO_SPACE = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+
+
+class Busy(RuntimeError):
+    """Another process works on this run."""
+
+
+class Checkpoint(NamedTuple):
+    """Where a run stood at the start of a segment."""
+
+    segment: int
+    content: bytes
+
+
+class Store:
+    """The directory of one run, ``root/<name>``.
+
+    Args:
+        root: Folder of the runs.
+        config: The run.
+    """
+
+    def __init__(self, root: Path, config: RunConfig) -> None:
+        self.config, self.path = config, root / config.name
+        self.log_path = self.path / "log.jsonl"
+        self._checkpoints = self.path / "checkpoints"
+
+    # ------------------------------------------------------------------ what became of the run
+
+    def summary(self) -> dict[str, Any] | None:
+        """What a finished run left; None if it is not finished, or its log is no longer what it was."""
+        found = read_json(self.path / "summary.json")
+        if found is None or found.get("status") != "done":
+            return None
+        whole = self.log_path.exists() and self.log_path.stat().st_size == found.get("log_bytes")
+        return found if whole else None
+
+    def failure(self) -> dict[str, Any] | None:
+        """Why a run was given up; None if it was not."""
+        return read_json(self.path / "failure.json")
+
+    def begin(self) -> None:
+        """Write down what the run is and what it runs with; forget how it failed before."""
+        write_json(self.path / "config.json", self.config.flat())
+        for stale in ("failure.json", "summary.json"):
+            (self.path / stale).unlink(missing_ok=True)
+        now, before = versions(), read_json(self.path / "versions.json")
+        if before is not None and before != now and any(self._checkpoints.glob("*.ckpt")):
+            changed = sorted(key for key in now | before if now.get(key) != before.get(key))
+            print(
+                f"{self.path}: resumed with another {', '.join(changed)}, so it may differ from an "
+                "undisturbed run",
+                file=sys.stderr,
+            )
+            now |= {"resumed_from": before}
+        write_json(self.path / "versions.json", now)
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Write the summary, the last file of a run, and remove what only a resume would need."""
+        write_json(self.path / "summary.json", {"status": "done", **summary})
+        self.drop_checkpoints()
+
+    def fail(self, message: str, attempts: int, log: str) -> None:
+        """Write down why the run was given up."""
+        write_json(
+            self.path / "failure.json",
+            {"status": "failed", "attempts": attempts, "message": message, "log": log},
+        )
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Keep a checkpoint under a name that has its checksum, and the one before it."""
+        digest = hashlib.sha256(checkpoint.content).hexdigest()[:32]
+        path = self._checkpoints / f"{checkpoint.segment:04d}-{digest}.ckpt"
+        files.write(path, checkpoint.content)
+        for old in sorted(self._checkpoints.iterdir())[
+            :-KEPT
+        ]:  # and what a killed write left, which begins with .
+            old.unlink()
+
+    def checkpoints(self) -> Iterator[Checkpoint]:
+        """Those that are whole, the newest first; a message for each that is not."""
+        for path in sorted(self._checkpoints.glob("[0-9]*.ckpt"), reverse=True):
+            segment, _, digest = path.stem.partition("-")
+            content = path.read_bytes()
+            if hashlib.sha256(content).hexdigest()[:32] == digest:
+                yield Checkpoint(int(segment), content)
+            else:
+                print(f"{path} is damaged: going back to the one before it, or to the start", file=sys.stderr)
+
+    def drop_checkpoints(self) -> None:
+        """Remove all of them."""
+        if self._checkpoints.exists():
+            for path in self._checkpoints.iterdir():
+                path.unlink()
+            self._checkpoints.rmdir()
+
+    # ------------------------------------------------------------------ one process at a time
+
+    @contextmanager
+    def locked(self, patience: float = 5.0) -> Iterator[None]:
+        """Hold the run's lock, which vanishes with this process.
+
+        Args:
+            patience: Seconds to wait for a process that is just ending.
+
+        Raises:
+            Busy: Another process holds it.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            until = time.monotonic() + patience
+            while True:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > until:
+                        raise Busy(f"another process works on {self.path}: wait until it has ended") from None
+                    time.sleep(0.05)
+            yield
+        finally:
+            os.close(handle)
+
+
+def stored(root: Path) -> list[RunConfig]:
+    """The runs that have a directory in this folder."""
+    found = (read_json(path / "config.json") for path in sorted(root.iterdir()) if path.is_dir())
+    return [RunConfig.of(values, str(root)) for values in found if values is not None]
+
+
+def explained(error: OSError, where: Path) -> str:
+    """What an error of the file system means for a run."""
+    if error.errno in NO_SPACE:
+        return f"no space left in {where} ({error.strerror}): free some, then give the same command again"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"may not write in {where} ({error.strerror}): choose another --out, or mend its rights"
+    return f"{type(error).__name__}: {error}"
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Whole or not at all."""
+    files.write(path, json.dumps(values, indent=1).encode() + b"\n")
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in this file; None if there is none, or the file is damaged."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None

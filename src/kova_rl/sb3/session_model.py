@@ -1,0 +1,133 @@
+"""A model and its environments from plain settings."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+import torch
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
+from torch import nn
+
+__all__ = ["Settings", "build", "environments"]
+
+CLASSES = {  # each in the module of the algorithm's name
+    "a2c": "KovaA2C",
+    "acktr": "ACKTR",
+    "ddpg": "KovaDDPG",
+    "dqn": "KovaDQN",
+    "ppo": "KovaPPO",
+    "sac": "KovaSAC",
+    "trpo": "KovaTRPO",
+}
+OURS = (
+    "policy",
+    "env",
+    "learning_rate",
+    "policy_kwargs",
+    "kova",
+    "seed",
+    "device",
+    "_init_setup_model",
+    "self",
+)
+"""Arguments of the algorithms that are not the user's to set by ``host``."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a model and its environments are made of. What is None is the algorithm's default."""
+
+    algorithm: str
+    environment: str
+    kova: Mapping[str, Any] | None = None
+    n_envs: int = 1
+    environment_options: Mapping[str, Any] = field(default_factory=dict)
+    normalise_observations: bool = True
+    normalise_rewards: bool = True
+    learning_rate: float | None = None
+    decay: bool = False
+    network: tuple[int, ...] | None = None
+    activation: str | None = None
+    host: Mapping[str, Any] = field(default_factory=dict)
+
+
+def environments(settings: Settings) -> VecEnv:
+    """Copies of the environment, with a monitor each, normalised as asked."""
+
+    def make() -> gymnasium.Env[Any, Any]:
+        return Monitor(_make(settings.environment, settings.environment_options))
+
+    env: VecEnv = DummyVecEnv([make] * settings.n_envs)
+    if not (settings.normalise_observations or settings.normalise_rewards):
+        return env
+    try:
+        return VecNormalize(
+            env,
+            norm_obs=settings.normalise_observations,
+            norm_reward=settings.normalise_rewards,
+            gamma=float(settings.host.get("gamma", 0.99)),
+        )
+    except ValueError as error:
+        env.close()
+        raise ValueError(
+            f"the observations of {settings.environment} can't be normalised ({error}): "
+            "set normalise_observations to false"
+        ) from None
+
+
+def _make(name: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
+    try:
+        return gymnasium.make(name, **options)
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise ValueError(f"{name} needs a package that is not installed: {error}") from None
+    except (gymnasium.error.UnregisteredEnv, gymnasium.error.Error, ImportError) as error:
+        near = difflib.get_close_matches(name, gymnasium.registry, n=3, cutoff=0.6)
+        hint = f"did you mean {' or '.join(near)}? If it is your own, " if near else ""
+        raise ValueError(
+            f"environment must be registered with Gymnasium, got {name!r} ({error}); {hint}name the "
+            "module that registers it: --imports"
+        ) from None
+    except TypeError as error:
+        raise ValueError(f"{name} does not take environment_options {dict(options)} ({error})") from None
+
+
+def build(settings: Settings, env: VecEnv) -> BaseAlgorithm:
+    """The model, on the CPU."""
+    module = importlib.import_module(f"kova_rl.sb3.{settings.algorithm}")
+    kind: Any = getattr(module, CLASSES[settings.algorithm])
+    parameters = inspect.signature(kind).parameters.values()
+    valid = [one.name for one in parameters if one.name not in OURS and one.kind is not one.VAR_KEYWORD]
+    for name in settings.host:
+        if name not in valid:
+            near = difflib.get_close_matches(name, valid, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ValueError(f"host: {settings.algorithm} takes {', '.join(valid)}, got {name!r}{hint}")
+    arguments: dict[str, Any] = dict(settings.host)
+    if settings.learning_rate is not None:
+        rate = settings.learning_rate
+        arguments["learning_rate"] = LinearSchedule(rate, 0.0, 1.0) if settings.decay else rate
+    policy: dict[str, Any] = {}
+    if settings.network is not None:
+        policy["net_arch"] = list(settings.network)
+    if settings.activation is not None:
+        policy["activation_fn"] = {"tanh": nn.Tanh, "relu": nn.ReLU}[settings.activation]
+    if settings.algorithm != "acktr":
+        arguments["kova"] = settings.kova
+    several = isinstance(env.observation_space, gymnasium.spaces.Dict)
+    image = not several and len(env.observation_space.shape or ()) == 3
+    name = "MultiInputPolicy" if several else "CnnPolicy" if image else "MlpPolicy"
+    torch.set_num_threads(1)
+    try:
+        model: BaseAlgorithm = kind(name, env, policy_kwargs=policy or None, device="cpu", **arguments)
+    except (TypeError, AssertionError) as error:
+        raise ValueError(f"{settings.algorithm} on {settings.environment}: {error}") from None
+    return model

@@ -1,0 +1,40 @@
+"""Small training runs for the tests of the lab, and what must be the same of two of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kova_rl.lab.training.config import RunConfig
+from kova_rl.lab.training.log import read_log
+from kova_rl.lab.training.store import Store, read_json
+
+PPO: dict[str, Any] = {
+    "algorithm": "ppo",
+    "environment": "CartPole-v1",
+    "critic": "kova",
+    "steps": 512,
+    "segments": 4,
+    "network": [8],
+    "host": {"n_steps": 64, "batch_size": 32, "n_epochs": 2},
+}
+
+
+def ppo(**changes: Any) -> RunConfig:
+    """Half a second of PPO with a filtered critic."""
+    return RunConfig.of({**PPO, **changes})
+
+
+def numbers(root: Path, config: RunConfig) -> list[dict[str, Any]]:
+    """The log without its times."""
+    records = read_log(Store(root, config).log_path)
+    return [{key: value for key, value in record.items() if key != "seconds"} for record in records]
+
+
+def outcome(root: Path, config: RunConfig) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """All that must be the same of an interrupted and an undisturbed run."""
+    summary = read_json(Store(root, config).path / "summary.json")
+    assert summary is not None, f"{config.name} is not finished"
+    return numbers(root, config), {
+        key: value for key, value in summary.items() if key not in ("seconds", "log_bytes")
+    }
