@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -17,9 +17,9 @@ class Belief:
     """A Gaussian belief about N predictions: the spread of the prediction, without target noise."""
 
     mean: Tensor
-    """The predictions, of shape (N,)."""
+    """The predictions, of shape (N,), or as :meth:`reshaped`."""
     std: Tensor
-    """Standard deviation of each prediction, of shape (N,)."""
+    """Standard deviation of each prediction, of the same shape."""
     joint: Callable[[], Tensor] = field(repr=False)
     """Computes ``covariance``, which only those who ask pay for."""
     tracked: bool = True
@@ -44,10 +44,14 @@ class Belief:
         """``count`` joint draws of the predictions, count x N."""
         values, vectors = torch.linalg.eigh(self.covariance)
         normal = torch.randn(
-            count, len(self.mean), dtype=self.mean.dtype, device=self.mean.device, generator=generator
+            count, self.mean.numel(), dtype=self.mean.dtype, device=self.mean.device, generator=generator
         )
         root: Tensor = vectors * values.clamp(min=0.0).sqrt()
-        return self.mean + normal @ root.T
+        return self.mean + (normal @ root.T).reshape(count, *self.mean.shape)
+
+    def reshaped(self, *shape: int) -> Belief:
+        """The same belief with mean and std of another shape; the covariance stays N x N, in its order."""
+        return replace(self, mean=self.mean.reshape(shape), std=self.std.reshape(shape))
 
 
 @dataclass(frozen=True)

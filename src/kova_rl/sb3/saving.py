@@ -165,7 +165,7 @@ class SafeSaving(BaseAlgorithm):
         if trust and not archive.is_ours(path):
             super().load_replay_buffer(path, truncate_last_traj)  # type: ignore[misc]
             return
-        self.replay_buffer = replay.read(path, self.env, self.device, truncate_last_traj)
+        vars(self)["replay_buffer"] = replay.read(path, self.env, self.device, truncate_last_traj)
 
     @classmethod
     def _check_class(cls, saved: str) -> None:

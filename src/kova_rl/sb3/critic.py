@@ -1,0 +1,162 @@
+"""What every algorithm with a filtered critic shares."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.vec_env import VecEnv
+from torch import Tensor, nn
+
+from kova_rl.errors import KovaError
+from kova_rl.filter.observation import Observation
+from kova_rl.jacobian import Predict
+from kova_rl.optimizer import Kova
+from kova_rl.posterior import Belief
+from kova_rl.sb3.diagnostics import Diagnostics
+from kova_rl.sb3.guard import guarded
+from kova_rl.sb3.saving import SafeSaving
+from kova_rl.sb3.settings import KovaSettings
+
+__all__ = ["FilteredCritic", "last_linear", "refuse_other_layers", "release"]
+
+
+class FilteredCritic(SafeSaving, BaseAlgorithm):
+    """A mixin: the argument ``kova=``, the filters and their state, diagnostics, and the guard.
+
+    Stands before the host's class in the bases. A subclass puts its filters into ``self.filters`` when the
+    model is set up, and calls :meth:`_filter` for each batch.
+    """
+
+    kova: KovaSettings | None
+    filters: SimpleNamespace
+    """The filters by name: ``v``, ``q``, or ``q0`` and ``q1``. Empty if ``kova`` is None."""
+
+    own_train_numbers = True
+    """Whether value loss and explained variance are ours to write, because the host has none."""
+
+    def __init__(
+        self,
+        *args: Any,
+        kova: KovaSettings | Mapping[str, Any] | None = KovaSettings(),  # noqa: B008 (it is frozen)
+        **kwargs: Any,
+    ) -> None:
+        self.kova = KovaSettings.of(kova)
+        self.filters = SimpleNamespace()
+        self._diagnostics: dict[str, Diagnostics] = {}
+        super().__init__(*args, **kwargs)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Help and editors show the host's arguments and ours, in place of ``*args``."""
+        super().__init_subclass__(**kwargs)
+        found: dict[str, inspect.Parameter] = {}
+        for base in reversed(cls.__mro__):
+            if "__init__" in vars(base) and issubclass(base, BaseAlgorithm) and base is not BaseAlgorithm:
+                own = inspect.signature(vars(base)["__init__"]).parameters
+                flexible = any(p.kind is p.VAR_KEYWORD for p in own.values())
+                found = {**(found if flexible else {}), **own}
+        plain = [p for p in found.values() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+        plain.sort(key=lambda p: p.kind)
+        cls.__signature__ = inspect.Signature(plain[1:])  # type: ignore[attr-defined]
+
+    @staticmethod
+    def _wrap_env(env: Any, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        return guarded(BaseAlgorithm._wrap_env(env, verbose, monitor_wrapper))
+
+    def _add_filter(self, name: str, module: nn.Module, observation: Observation | None = None) -> None:
+        assert self.kova is not None
+        refuse_other_layers(module)
+        built = self.kova.build(module, observation)
+        missing = set(built.observation.inputs) - set(self._noise_names())
+        if missing:
+            raise ValueError(
+                f"{type(built.observation).__name__} needs {', '.join(sorted(missing))}=, which "
+                f"{type(self).__name__} does not have: use BatchSize or Adaptive"
+            )
+        setattr(self.filters, name, built)
+        self._diagnostics[name] = Diagnostics()
+
+    def _noise_names(self) -> tuple[str, ...]:
+        """The inputs of observation noises that this algorithm can give."""
+        return ()
+
+    def _filter(self, name: str, predict: Predict, targets: Tensor, **noise_inputs: Tensor) -> None:
+        """One update of the filter of this name."""
+        kova = self._filter_of(name)
+        wanted = {key: noise_inputs[key] for key in kova.observation.inputs}
+        self._diagnostics[name].add(kova.step(predict, targets, **wanted), targets)
+
+    def _filter_of(self, name: str) -> Kova:
+        kova: Kova = getattr(self.filters, name)
+        return kova
+
+    def value_distribution(self, obs: Any, actions: Any = None) -> Belief:
+        """What the critic believes of these observations: a mean and a standard deviation each.
+
+        Args:
+            obs: One observation or a batch, as for ``predict``.
+            actions: For critics of state and action, see the class.
+
+        Raises:
+            KovaError: The critic is not filtered (``kova=None``).
+        """
+        if not vars(self.filters):
+            raise KovaError(
+                "kova=None keeps the host's optimizer, which has no error bars: build the model with kova={}"
+            )
+        self.policy.set_training_mode(False)
+        tensors, _ = self.policy.obs_to_tensor(obs)
+        given = None if actions is None else torch.as_tensor(actions, device=self.device)
+        with torch.no_grad():
+            return self._belief(tensors, given)
+
+    def _belief(self, obs: Any, actions: Tensor | None) -> Belief:
+        raise NotImplementedError
+
+    def _record_filters(self) -> None:
+        """Write what the filters did to the logger."""
+        for name, diagnostics in self._diagnostics.items():
+            prefix = "kova" if len(self._diagnostics) == 1 else f"kova/{name}"
+            diagnostics.record(self.logger, prefix, train=self.own_train_numbers)
+
+    def dump_logs(self, *args: Any) -> None:
+        self._record_filters()
+        super().dump_logs(*args)
+
+    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
+        modules, variables = super()._get_torch_save_params()
+        return [*modules, *(f"filters.{name}" for name in vars(self.filters))], variables
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "filters", "_diagnostics"]
+
+
+def release(optimizer: torch.optim.Optimizer, module: nn.Module) -> None:
+    """Take a module's weights out of the host's optimizer: a filter moves them now."""
+    taken = {id(p) for p in module.parameters()}
+    for group in optimizer.param_groups:
+        group["params"] = [p for p in group["params"] if id(p) not in taken]
+
+
+def last_linear(network: nn.Module) -> nn.Linear:
+    """The last linear layer of a critic."""
+    layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
+    if not layers:
+        raise ValueError(f"{type(network).__name__} has no linear layer for layers='last' to filter")
+    return layers[-1]
+
+
+def refuse_other_layers(module: nn.Module) -> None:
+    """A filter of convolutions would need a gradient of a million weights for each sample."""
+    for name, part in module.named_modules():
+        trained = any(p.requires_grad for p in part.parameters(recurse=False))
+        if trained and not isinstance(part, nn.Linear):
+            raise ValueError(
+                f"the critic has weights in {name}, a {type(part).__name__}, which is not a linear layer: "
+                "filter the last layer alone with kova=dict(layers='last'), and the host's optimizer keeps "
+                "the others"
+            )

@@ -1,0 +1,66 @@
+"""What a filter has done since the last look, for the host's logger."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import torch
+from stable_baselines3.common.logger import Logger
+from torch import Tensor
+
+from kova_rl.info import StepInfo
+
+__all__ = ["Diagnostics"]
+
+KEPT = 1000
+"""Updates that the averages reach back."""
+
+
+class Diagnostics:
+    """Remembers the innovations of one filter's updates, and gives averages of them when asked."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[Tensor, Tensor, float]] = deque(maxlen=KEPT)
+        self._last: StepInfo | None = None
+
+    def add(self, info: StepInfo, targets: Tensor) -> None:
+        """One more update."""
+        self._seen.append((info.innovation, targets, info.nis))
+        self._last = info
+
+    @property
+    def value_loss(self) -> float:
+        """Mean squared innovation."""
+        return float(torch.cat([innovation for innovation, _, _ in self._seen]).square().mean())
+
+    @property
+    def last_loss(self) -> float:
+        """Mean squared innovation of the last update."""
+        assert self._last is not None
+        return self._last.loss
+
+    def record(self, logger: Logger, name: str, train: bool) -> None:
+        """Write to the logger, and forget.
+
+        Args:
+            logger: The host's.
+            name: Before each key, such as ``kova``.
+            train: Whether ``train/value_loss`` and ``train/explained_variance`` are written too, for hosts
+                that have no such numbers.
+        """
+        if self._last is None:
+            return
+        innovation = torch.cat([innovation for innovation, _, _ in self._seen])
+        logger.record(f"{name}/innovation_mean", float(innovation.mean()))
+        logger.record(f"{name}/innovation_std", float(innovation.std(correction=0)))
+        logger.record(f"{name}/nis", sum(nis for _, _, nis in self._seen) / len(self._seen))
+        for key in ("update_norm", "variance_max", "variance_mean"):
+            logger.record(f"{name}/{key}", getattr(self._last, key))
+        if train:
+            spread = float(torch.cat([targets for _, targets, _ in self._seen]).var(correction=0))
+            logger.record("train/value_loss", self.value_loss)
+            if spread > 0:
+                explained = 1 - float(innovation.var(correction=0)) / spread
+                logger.record("train/explained_variance", explained)
+        self._seen.clear()
+        self._last = None

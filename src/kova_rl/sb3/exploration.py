@@ -1,0 +1,85 @@
+"""Exploring by what the critic does not know, in place of by chance."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kova_rl.filter.checks import check_positive, check_whole
+from kova_rl.jacobian import Predict
+from kova_rl.optimizer import Kova
+
+__all__ = ["Exploration", "Optimism", "Thompson", "check_exploration"]
+
+
+@dataclass(frozen=True)
+class Exploration(ABC):
+    """How actions are scored while exploring.
+
+    Args:
+        candidates: For continuous actions: how many of the policy's own draws are compared.
+    """
+
+    candidates: int = 16
+
+    def __post_init__(self) -> None:
+        check_whole("candidates", self.candidates, 2)
+
+    @abstractmethod
+    def scores(self, kova: Kova, predict: Predict, seed: int) -> Tensor:
+        """A score for each prediction; the action with the best one is taken.
+
+        Args:
+            kova: The filter of the critic.
+            predict: Gives the value of each action.
+            seed: The same for all steps of an episode.
+        """
+
+
+@dataclass(frozen=True)
+class Thompson(Exploration):
+    """Act on weights drawn from the posterior. The draw's noise stays the same during an episode.
+
+    With several environments a new draw comes whenever one of their episodes ends.
+    """
+
+    def scores(self, kova: Kova, predict: Predict, seed: int) -> Tensor:
+        with kova.sampled(torch.Generator().manual_seed(seed)), torch.no_grad():
+            return predict()
+
+
+@dataclass(frozen=True)
+class Optimism(Exploration):
+    """Act on mean + c std.
+
+    Args:
+        c: How many standard deviations; 1 by default.
+    """
+
+    c: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("c", self.c)
+
+    def scores(self, kova: Kova, predict: Predict, seed: int) -> Tensor:
+        belief = kova.posterior(predict)
+        return belief.mean + self.c * belief.std
+
+
+def check_exploration(value: Any, filtered: bool) -> Exploration | None:
+    """Refuse what can't explore, when the model is built."""
+    if value is None:
+        return None
+    if not isinstance(value, Exploration):
+        raise ValueError(f"exploration must be Thompson(), Optimism(c) or None, got {value!r}")
+    if not filtered:
+        raise ValueError(
+            f"exploration={value!r} needs the error bars of a filtered Q: pass kova={{}}, and for SAC "
+            "filtered='q' or 'both'"
+        )
+    return value

@@ -1,0 +1,142 @@
+"""What the algorithms with a replay buffer share: filtered Q networks, and checks of what they learn from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.policies import ContinuousCritic
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+
+from kova_rl.errors import NonFiniteBatch
+from kova_rl.optimizer import Kova
+from kova_rl.posterior import Belief
+from kova_rl.sb3.critic import FilteredCritic, last_linear, release
+
+__all__ = ["FilteredQ", "check_batch", "discounts", "flat", "repeated"]
+
+
+class FilteredQ(FilteredCritic, OffPolicyAlgorithm):
+    """A mixin for critics of state and continuous action: one filter for each Q network."""
+
+    critic: ContinuousCritic
+
+    def _add_q_filters(self) -> None:
+        assert self.kova is not None
+        extractor = self.critic.features_extractor
+        if self.kova.layers == "all" and any(p.requires_grad for p in extractor.parameters()):
+            raise ValueError(
+                f"the Q networks share the features extractor {type(extractor).__name__}, which "
+                "filters of one network each can't move: filter their last layers alone, with "
+                "kova=dict(layers='last')"
+            )
+        for index, network in enumerate(self.critic.q_networks):
+            module = network if self.kova.layers == "all" else last_linear(network)
+            self._add_filter(f"q{index}", module)
+            release(self.critic.optimizer, module)
+
+    def _learn_q(self, data: Any, targets: Tensor, factor: float) -> float:
+        """The critic's step: the host's loss for what its optimizer keeps, the filters for the rest.
+
+        Args:
+            data: A batch of the replay buffer.
+            targets: N x 1.
+            factor: Of the host's loss.
+
+        Returns:
+            The host's loss, before the step.
+        """
+        filtered = [name for name in vars(self.filters) if name.startswith("q")]
+        loss = 0.0
+        self.critic.zero_grad()  # also what the actor's loss has left there
+        if not filtered or (self.kova is not None and self.kova.layers == "last"):
+            critic_loss = factor * sum(
+                mse_loss(q, targets) for q in self.critic(data.observations, data.actions)
+            )
+            assert isinstance(critic_loss, Tensor)
+            loss = critic_loss.item()
+            critic_loss.backward()
+            self.critic.optimizer.step()
+        if filtered:
+            inputs = self._q_inputs(data.observations, data.actions)
+            loss = 0.0
+            for name, network in zip(filtered, self.critic.q_networks, strict=True):
+                self._filter(name, partial(flat, network, inputs), targets.flatten())
+                loss += factor * self._diagnostics[name].last_loss
+        return loss
+
+    def _q_inputs(self, obs: Any, actions: Tensor) -> Tensor:
+        """What the Q networks see: features and actions side by side."""
+        with torch.no_grad():
+            features = self.critic.extract_features(obs, self.critic.features_extractor)
+        return torch.cat([features, actions], dim=1)
+
+    def _q_belief(self, obs: Any, actions: Tensor) -> Belief:
+        """Of each action, by the network that thinks less of it."""
+        inputs = self._q_inputs(obs, actions)
+        beliefs = [kova.posterior(partial(flat, network, inputs)) for kova, network in self._q_pairs()]
+        return lowest(beliefs)
+
+    def _q_filters(self) -> list[Kova]:
+        return [kova for name, kova in vars(self.filters).items() if name.startswith("q")]
+
+    def _q_pairs(self) -> list[tuple[Kova, nn.Module]]:
+        """Each filter and its network."""
+        return list(zip(self._q_filters(), self.critic.q_networks, strict=True))
+
+    def _scaled(self, actions: Tensor) -> Tensor:
+        """Actions of the environment as the critic sees them, in [-1, 1]."""
+        flat = actions.reshape(-1, *(self.action_space.shape or ())).cpu().numpy()
+        scaled = self.policy.scale_action(flat)
+        return torch.as_tensor(scaled, dtype=torch.float32, device=self.device).flatten(1)
+
+
+def flat(network: nn.Module, inputs: Tensor) -> Tensor:
+    """One value a row."""
+    values: Tensor = network(inputs)
+    return values.flatten()
+
+
+def lowest(beliefs: list[Belief]) -> Belief:
+    """Of several independent beliefs about the same predictions, for each the one with the lowest mean."""
+    means = torch.stack([belief.mean for belief in beliefs])
+    chosen = means.argmin(0, keepdim=True)
+
+    def joint() -> Tensor:
+        covariance = torch.zeros_like(beliefs[0].covariance)
+        for index, belief in enumerate(beliefs):
+            own = (chosen[0] == index).to(covariance)
+            covariance += own[:, None] * own * belief.covariance
+        return covariance
+
+    std = torch.stack([belief.std for belief in beliefs]).gather(0, chosen)[0]
+    return Belief(means.gather(0, chosen)[0], std, joint, all(belief.tracked for belief in beliefs))
+
+
+def discounts(data: Any, gamma: float) -> Any:
+    """gamma, or its powers where a buffer of n-step returns gives them."""
+    return gamma if data.discounts is None else data.discounts
+
+
+def repeated(obs: Any, times: int) -> Any:
+    """Each observation this many times, one after the other."""
+    if isinstance(obs, Mapping):
+        return {name: repeated(value, times) for name, value in obs.items()}
+    return obs.repeat_interleave(times, dim=0)
+
+
+def check_batch(data: Any) -> None:
+    """Refuse a batch that is not finite, before anything learns from it."""
+    for name in ("rewards", "observations", "next_observations"):
+        value = getattr(data, name)
+        for tensor in value.values() if isinstance(value, Mapping) else (value,):
+            if tensor.is_floating_point() and not math.isfinite(float(tensor.sum())):
+                raise NonFiniteBatch(
+                    f"a batch from the replay buffer has {name} that are not finite. Nothing has "
+                    "stepped on it: look into the environment, or into what was put into the buffer"
+                )

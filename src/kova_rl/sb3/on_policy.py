@@ -1,0 +1,140 @@
+"""A filtered V(s) for the algorithms whose policy and value are one ``ActorCriticPolicy``.
+
+The host's ``train`` stays as it is. Three seams of it are watched while it runs: the minibatch that it draws,
+the log-probabilities that it computes, and the step of its optimizer, after which the filter makes its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.type_aliases import RolloutBufferSamples
+from torch import Tensor, nn
+
+from kova_rl.errors import NonFiniteBatch
+from kova_rl.filter.observation import MaxRatio
+from kova_rl.posterior import Belief
+from kova_rl.sb3.critic import FilteredCritic, release
+
+__all__ = ["FilteredValue", "check_rollout"]
+
+
+class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
+    """A mixin for PPO, A2C and TRPO: V(s) is filtered, the policy keeps the host's optimizer."""
+
+    policy: ActorCriticPolicy
+    own_train_numbers = False
+
+    def _setup_model(self) -> None:
+        super()._setup_model()
+        if self.kova is None:
+            return
+        module = value_modules(self.policy, self.kova.layers)
+        self._add_filter("v", module, MaxRatio())
+        release(self.policy.optimizer, module)
+
+    def _noise_names(self) -> tuple[str, ...]:
+        return ("ratio", "weight")
+
+    def train(self) -> None:
+        check_rollout(self.rollout_buffer)
+        if self.kova is None:
+            super().train()
+            return
+        with self._filtering():
+            super().train()
+        self._record_filters()
+
+    @contextmanager
+    def _filtering(self) -> Iterator[None]:
+        """Each step of the host's optimizer is followed by one of the filter, on the same minibatch."""
+        buffer, policy = self.rollout_buffer, self.policy
+        draw, evaluate = buffer.get, policy.evaluate_actions
+        seen: dict[str, Any] = {}
+        entropies: list[Tensor] = []
+
+        def get(*args: Any, **kwargs: Any) -> Iterator[Any]:
+            for minibatch in draw(*args, **kwargs):
+                seen["minibatch"] = minibatch
+                yield minibatch
+
+        def evaluate_actions(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+            values, log_prob, entropy = evaluate(*args, **kwargs)
+            seen["log_prob"] = log_prob.detach()
+            entropies.append((-log_prob if entropy is None else entropy).detach().mean())
+            assert self.kova is not None
+            if self.kova.layers == "all":  # the host's loss is not to move the critic
+                values = values.detach()
+            return values, log_prob, entropy
+
+        def after(*_: Any) -> None:
+            self._filter_values(seen["minibatch"], seen["log_prob"])
+
+        hook = policy.optimizer.register_step_post_hook(after)
+        buffer.get, policy.evaluate_actions = get, evaluate_actions  # type: ignore[method-assign, assignment]
+        try:
+            yield
+        finally:
+            hook.remove()
+            del buffer.get, policy.evaluate_actions  # the instance's; the class has its own
+        if entropies:
+            self.logger.record("train/entropy", float(torch.stack(entropies).mean()))
+
+    def _filter_values(self, minibatch: RolloutBufferSamples, log_prob: Tensor) -> None:
+        """One update of V on a minibatch, with the ratio of the new policy to the one that acted."""
+        ratio = torch.exp(log_prob - minibatch.old_log_prob)
+        self.filters.v.zero_grad()  # of the host's loss, which reaches the head when it alone is filtered
+        predict = self.policy.predict_values
+        self._filter(
+            "v",
+            lambda: predict(minibatch.observations).flatten(),
+            minibatch.returns,
+            ratio=ratio,
+            weight=ratio,
+        )
+
+    def _belief(self, obs: Any, actions: Tensor | None) -> Belief:
+        if actions is not None:
+            raise ValueError("this critic is V(s), which has no actions: leave them out")
+        return self._filter_of("v").posterior(lambda: self.policy.predict_values(obs).flatten())
+
+
+def value_modules(policy: ActorCriticPolicy, layers: str) -> nn.Module:
+    """The part of the policy that is the critic, or its last layer.
+
+    Raises:
+        ValueError: It shares trainable weights with the policy.
+    """
+    if layers == "last":
+        return policy.value_net
+    if policy.share_features_extractor and any(
+        p.requires_grad for p in policy.features_extractor.parameters()
+    ):
+        raise ValueError(
+            f"policy and value share the features extractor {type(policy.features_extractor).__name__}, "
+            "whose weights can't follow a filter and the policy's gradient at once: pass policy_kwargs="
+            "dict(share_features_extractor=False), or filter the value head alone with "
+            "kova=dict(layers='last')"
+        )
+    parts = {"hidden": policy.mlp_extractor.value_net, "head": policy.value_net}
+    if not policy.share_features_extractor:
+        parts["features"] = policy.vf_features_extractor
+    return nn.ModuleDict(parts)
+
+
+def check_rollout(buffer: RolloutBuffer) -> None:
+    """Refuse a rollout with a return or an advantage that is not finite, before anything learns from it."""
+    for name in ("rewards", "returns", "advantages"):
+        values = getattr(buffer, name)
+        if not np.isfinite(values).all():
+            raise NonFiniteBatch(
+                f"the rollout has {int((~np.isfinite(values)).sum())} {name} that are not finite. Neither "
+                "policy nor critic has stepped on it: look into the environment's rewards, or normalise them"
+            )

@@ -1,0 +1,79 @@
+"""TRPO with a filtered critic."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from sb3_contrib import TRPO
+from stable_baselines3.common.type_aliases import RolloutBufferSamples
+from torch.nn.functional import mse_loss
+
+from kova_rl.sb3.on_policy import FilteredValue, check_rollout
+
+__all__ = ["KovaTRPO"]
+
+
+class KovaTRPO(FilteredValue, TRPO):
+    """sb3-contrib's ``TRPO`` whose V(s) is tracked by a Kalman filter.
+
+    The host's policy step comes first, then ``n_critic_updates`` passes of the filter over the rollout, with
+    max-ratio noise from the ratio of the new policy to the old one.
+
+    Args:
+        kova: :class:`~kova_rl.sb3.KovaSettings`, or a dict of their fields; None keeps the host's optimizer.
+            All other arguments are the host's.
+
+    Example:
+        >>> model = KovaTRPO("MlpPolicy", "CartPole-v1", n_steps=64, batch_size=32, seed=0).learn(128)
+        >>> model.value_distribution(model.get_env().reset()).std.shape
+        torch.Size([1])
+    """
+
+    def train(self) -> None:
+        check_rollout(self.rollout_buffer)
+        if self.kova is None:
+            TRPO.train(self)
+            return
+        passes, self.n_critic_updates = self.n_critic_updates, 0
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Mean of empty slice")  # no critic's losses
+                warnings.filterwarnings("ignore", "invalid value encountered")
+                TRPO.train(self)
+        finally:
+            self.n_critic_updates = passes
+        entropies = [
+            self._learn_values(minibatch)
+            for _ in range(passes)
+            for minibatch in self.rollout_buffer.get(self.batch_size)
+        ]
+        self.logger.record("train/value_loss", self._diagnostics["v"].value_loss)
+        self.logger.record("train/entropy", float(np.mean(entropies)))
+        self._record_filters()
+
+    def _learn_values(self, minibatch: RolloutBufferSamples) -> float:
+        """The critic's step on one minibatch; gives the policy's entropy on it."""
+        actions = minibatch.actions
+        if isinstance(self.action_space, spaces.Discrete):
+            actions = actions.long().flatten()
+        with torch.no_grad():
+            distribution = self.policy.get_distribution(minibatch.observations)
+            log_prob, entropy = distribution.log_prob(actions), distribution.entropy()
+        assert self.kova is not None
+        if self.kova.layers == "last":
+            self._learn_features(minibatch)
+        self._filter_values(minibatch, log_prob)
+        return float((-log_prob if entropy is None else entropy).mean())
+
+    def _learn_features(self, minibatch: RolloutBufferSamples) -> None:
+        """The host's step for the layers of the critic that are not filtered."""
+        body = list(self.policy.mlp_extractor.value_net.parameters())
+        if not self.policy.share_features_extractor:
+            body += self.policy.vf_features_extractor.parameters()
+        values = self.policy.predict_values(minibatch.observations).flatten()
+        self.policy.optimizer.zero_grad()
+        mse_loss(minibatch.returns, values).backward(inputs=body)
+        self.policy.optimizer.step()
