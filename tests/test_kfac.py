@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Normal
 
 from kova_rl.baselines import KFAC, KFACInfo
+from kova_rl.baselines.kfac_factors import decomposed, natural_gradient
 from kova_rl.errors import InvalidBatch, KovaError, NonFiniteBatch, StateMismatch
 
 SIZES = st.integers(1, 5)
@@ -340,6 +341,19 @@ def test_it_minimises_better_than_gradient_descent() -> None:
 
 
 # ---------------------------------------------------------------------- staying finite
+
+
+def test_factors_that_are_indefinite_by_rounding_cannot_turn_a_gradient() -> None:
+    """Eigenvalues of -1e-3 times 1e3 would make the denominators negative, with damping 0.01."""
+    memory = {"A": torch.diag(torch.tensor([-1e-3, 1.0])).double(), "G": torch.tensor([[1e3]]).double()}
+    eigen = decomposed(memory)
+    assert eigen["values_A"].tolist() == [0.0, 1.0]
+    D = torch.ones(1, 2).double()
+    torch.testing.assert_close(
+        natural_gradient(D, eigen, 0.01), torch.tensor([[100.0, 1 / 1000.01]]).double()
+    )
+    eigen = decomposed({"A": memory["G"], "G": memory["A"]})
+    assert eigen["values_G"].tolist() == [0.0, 1.0]
 
 
 def test_five_thousand_updates_with_dead_units_and_empty_inputs_stay_finite() -> None:

@@ -219,14 +219,16 @@ def blocks_of(module: nn.Module) -> list[Block]:
     blocks: list[Block] = []
     taken: set[nn.Parameter] = set()
     for prefix, layer in module.named_modules():
-        own = {p: names[p] for p in layer._parameters.values() if p in names}
+        own = {p: names[p] for p in layer._parameters.values() if p is not None and p in names}
         shared = [name for p, name in own.items() if p in taken]
         if shared:
             raise ValueError(f"{shared[0]} is shared with {prefix}: KFAC needs parameters of its own in each")
         taken |= own.keys()
         if type(layer) is nn.Linear and layer.weight in own:
-            pair = tuple(p for p in (layer.weight, layer.bias) if own.pop(p, None))
+            pair = tuple(p for p in own if p is layer.weight or p is layer.bias)
             blocks.append(LinearBlock(prefix or "linear", pair, layer))
+            for p in pair:
+                del own[p]
         for p, name in own.items():
             _check_full(p, name, layer)
             blocks.append(FullBlock(name, (p,)))
