@@ -225,7 +225,7 @@ def blocks_of(module: nn.Module) -> list[Block]:
             raise ValueError(f"{shared[0]} is shared with {prefix}: KFAC needs parameters of its own in each")
         taken |= own.keys()
         if type(layer) is nn.Linear and layer.weight in own:
-            pair = tuple(p for p in own if p is layer.weight or p is layer.bias)
+            pair = tuple(p for p in own if id(p) in (id(layer.weight), id(layer.bias)))
             blocks.append(LinearBlock(prefix or "linear", pair, layer))
             for p in pair:
                 del own[p]
