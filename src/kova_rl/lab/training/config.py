@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cache, cached_property
 from typing import Any, get_type_hints
 
 from kova_rl.filter.checks import check_positive, check_whole
@@ -76,7 +77,7 @@ class RunConfig:
     """Arguments of the Stable-Baselines3 algorithm, such as n_steps or batch_size."""
 
     def __post_init__(self) -> None:
-        for name, kind in get_type_hints(RunConfig).items():
+        for name, kind in _kinds().items():
             object.__setattr__(self, name, _cast(name, getattr(self, name), kind))
         check_name("algorithm", self.algorithm, ALGORITHMS)
         check_whole("steps", self.steps, least=1)
@@ -121,7 +122,7 @@ class RunConfig:
                 out[each.name] = list(value) if isinstance(value, tuple) else value
         return out
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Of the run's directory: what it is, and a hash of all its settings."""
         text = json.dumps(self.flat(), sort_keys=True)
@@ -147,6 +148,11 @@ def check_fields(values: Mapping[str, Any], where: str) -> None:
     """Raise ``ValueError`` for a key that is no setting of a run."""
     for key in values:
         check_name(f"{where}: a setting", key, [each.name for each in fields(RunConfig)])
+
+
+@cache
+def _kinds() -> dict[str, Any]:
+    return {name: kind for name, kind in get_type_hints(RunConfig).items() if name != "name"}
 
 
 _WANTED = {

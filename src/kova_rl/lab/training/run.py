@@ -19,12 +19,16 @@ from kova_rl.lab.training.store import Checkpoint, Store
 if TYPE_CHECKING:
     from kova_rl.sb3.session import Session
 
-__all__ = ["train"]
+__all__ = ["Refused", "Tell", "train"]
 
 RECORDS = 200
 """At most about so many records a run."""
 
 Tell = Callable[[dict[str, Any]], None]
+
+
+class Refused(ValueError):
+    """Settings that the algorithm or the environment does not take: trying again is of no use."""
 
 
 def train(config: RunConfig, root: Path, tell: Tell = lambda record: None) -> dict[str, Any]:
@@ -39,7 +43,7 @@ def train(config: RunConfig, root: Path, tell: Tell = lambda record: None) -> di
         tell: Called with each record of the log.
 
     Raises:
-        ValueError: Settings that the algorithm or the environment does not take.
+        Refused: Settings that the algorithm or the environment does not take.
         Busy: Another process works on this run.
     """
     store = Store(root, config)
@@ -85,7 +89,10 @@ def _segments(
     last: dict[str, Any] = {}
     every = max(1, math.ceil(config.steps / RECORDS))
     while True:
-        session = open_session(config, segment, state)
+        try:
+            session = open_session(config, segment, state)
+        except ValueError as error:
+            raise Refused(str(error)) from None
         try:
             ends = boundaries(config, session.rollout)
             session.learn(ends[segment], config.steps, every, record)

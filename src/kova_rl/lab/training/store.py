@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from kova_rl.lab import files
 from kova_rl.lab.training.config import RunConfig
 from kova_rl.lab.training.versions import versions
 
-__all__ = ["Busy", "Checkpoint", "Store", "explained", "stored"]
+__all__ = ["Busy", "Checkpoint", "Store", "check_writable", "explained", "last_record", "stored"]
 
 KEPT = 2
 """Checkpoints that are kept: if the newest is damaged, the one before it serves."""
@@ -155,6 +156,16 @@ def stored(root: Path) -> list[RunConfig]:
     return [RunConfig.of(values, str(root)) for values in found if values is not None]
 
 
+def check_writable(root: Path) -> None:
+    """Raise ``ValueError`` unless files can be made in this folder."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=root):
+            pass
+    except OSError as error:
+        raise ValueError(explained(error, root)) from None
+
+
 def explained(error: OSError, where: Path) -> str:
     """What an error of the file system means for a run."""
     if error.errno in NO_SPACE:
@@ -162,6 +173,17 @@ def explained(error: OSError, where: Path) -> str:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"may not write in {where} ({error.strerror}): choose another --out, or mend its rights"
     return f"{type(error).__name__}: {error}"
+
+
+def last_record(path: Path) -> dict[str, Any] | None:
+    """The newest whole record of a log that is being written."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 16_384))
+            lines = file.read().split(b"\n")
+        return dict(json.loads(lines[-2])) if len(lines) > 1 else None
+    except (OSError, ValueError):
+        return None
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:

@@ -1,0 +1,91 @@
+"""Runs as tasks of a Ray cluster, in the same directories. The only module that imports Ray."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from kova_rl.lab.training.attempt import Outcome, attempt
+from kova_rl.lab.training.backend import Event
+from kova_rl.lab.training.config import RunConfig
+from kova_rl.lab.training.store import Store, last_record
+
+__all__ = ["RayTasks"]
+
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+
+
+class RayTasks:
+    """One task a run, on one core. Ray ends them when this process ends.
+
+    Args:
+        root: Folder of the runs, which all nodes must see under this path.
+        address: Of a cluster, ``ray://HOST:10001``, ``HOST:6379`` or ``auto``; None is this machine.
+        slots: How many at once; None is as many as the cluster has cores.
+
+    Raises:
+        ValueError: No cluster at this address.
+    """
+
+    def __init__(self, root: Path, address: str | None = None, slots: int | None = None) -> None:
+        self._root = root.resolve()
+        self._connected_here = not ray.is_initialized()
+        if self._connected_here:
+            try:
+                ray.init(
+                    address=address or "local",
+                    num_cpus=slots if address is None else None,
+                    include_dashboard=False if address is None else None,
+                    log_to_driver=False,
+                    logging_level="ERROR",
+                    runtime_env={"env_vars": ONE_THREAD},
+                )
+            except (ConnectionError, RuntimeError, ValueError) as error:
+                raise ValueError(
+                    f"no Ray cluster at {address or 'this machine'} ({error}): start one, and use the same "
+                    "token (RAY_AUTH_TOKEN_PATH) here as there"
+                ) from None
+        self.slots = slots or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        self._running: dict[Any, tuple[int, RunConfig]] = {}
+        self._task = ray.remote(num_cpus=1, max_retries=0)(_task)
+
+    def start(self, key: int, config: RunConfig) -> None:
+        """Submit a run."""
+        self._running[self._task.remote(config, str(self._root), os.getcwd())] = (key, config)
+
+    def events(self, timeout: float) -> list[Event]:
+        """The ends of tasks, and how far the others are by their logs."""
+        ended, others = ray.wait(list(self._running), num_returns=1, timeout=timeout)
+        found = []
+        for reference in others:
+            key, config = self._running[reference]
+            record = last_record(Store(self._root, config).log_path)
+            if record is not None:
+                found.append(Event(key, record=record))
+        for reference in ended:
+            key, _ = self._running.pop(reference)
+            try:
+                outcome = Outcome(*ray.get(reference))
+            except ray.exceptions.RayError as error:
+                first = str(error).strip().splitlines()[0]
+                outcome = Outcome("failed", f"its task died, {type(error).__name__}: {first}", again=True)
+            found.append(Event(key, outcome=outcome))
+        return found
+
+    def close(self) -> None:
+        """End the tasks that are under way, and leave the cluster."""
+        for reference in self._running:
+            ray.cancel(reference, force=True)
+        self._running.clear()
+        if self._connected_here:
+            ray.shutdown()
+
+
+def _task(config: RunConfig, root: str, folder: str) -> tuple[Any, ...]:
+    """On a node: one try at a run, in the folder that the command was given in, where there is one."""
+    if os.path.isdir(folder):
+        os.chdir(folder)
+    return tuple(attempt(config, Path(root), lambda record: None))

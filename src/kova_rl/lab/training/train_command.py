@@ -1,0 +1,138 @@
+"""The command ``kova train``."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from kova_rl.lab.training.config import ALGORITHMS, RunConfig
+from kova_rl.lab.training.live import number
+from kova_rl.lab.training.names import assignment, check_name
+from kova_rl.lab.training.presets import preset_names, resolve
+from kova_rl.lab.training.store import Busy, Store, check_writable, explained
+
+__all__ = ["Train"]
+
+
+@dataclass
+class Train:
+    """Train one run, or go on with it from its last checkpoint.
+
+    What is not given is the preset's, then the algorithm's or Kova's own default. The run gets a folder in
+    --out, with its settings, log and model; the same command again skips it if it is finished.
+
+    examples:
+      kova train ppo Swimmer-v5 --critic kova --steps 1e6 --seed 0 --out runs
+      kova train sac Pendulum-v1 --critic memoryless --eta 0.01 --lr 0.1
+      kova train ppo MyEnv-v0 --import my_module --host n_steps=512 batch_size=128
+    """
+
+    algorithm: tyro.conf.Positional[str]
+    """ppo, trpo, a2c, acktr, sac, ddpg or dqn."""
+    environment: tyro.conf.Positional[str]
+    """Any Gymnasium id; one of your own with --import."""
+    out: Path = Path("runs")
+    """Folder of the runs; made if it is not there."""
+    preset: str | None = None
+    """ppo, trpo, sac or acktr (the paper's tables), a .toml file, or none; the algorithm's if not given."""
+    critic: str | None = None
+    """kova (the tracked filter; default), memoryless (the paper's released code), or adam (the host's)."""
+    steps: float | None = None
+    """Environment steps; the preset's, or 1e6."""
+    seed: int | None = None
+    """Of everything random in the run; 0."""
+    lr: float | None = None
+    """alpha, Kova's step size, in (0, 1]; the preset's, or 1."""
+    eta: float | None = None
+    """Share of the past that a step of Kova forgets, in [0, 1); the preset's, or 0.1."""
+    covariance: str | None = None
+    """What Kova keeps of P: low-rank (default), diagonal, neuron-blocks, layer-blocks, full or isotropic."""
+    rank: int | None = None
+    """Of the covariance low-rank; 32."""
+    evolution: str | None = None
+    """How P grows: leakage (default), variable-leakage, prior-anchored, directional-forgetting,
+    fading-memory, stationary or memoryless."""
+    observation: str | None = None
+    """How noisy the targets are: max-ratio (default of ppo, trpo and a2c), batch-size (of the others),
+    adaptive, robust or importance-weighted."""
+    prior: str | None = None
+    """P_0: a variance or fan-in; 1."""
+    layers: str | None = None
+    """Which layers of the critic are filtered: all (default) or last."""
+    learning_rate: float | None = None
+    """Of the algorithm's own optimizer; the preset's, or the algorithm's default."""
+    decay: bool | None = None
+    """Whether learning_rate falls to 0 linearly; the preset's, or False."""
+    network: tuple[int, ...] | None = None
+    """Hidden layers, such as 64 64; the preset's, or the algorithm's default."""
+    activation: str | None = None
+    """tanh or relu; the preset's, or the algorithm's default."""
+    normalise_observations: bool | None = None
+    """By their running mean and variance; True, as in the paper."""
+    normalise_rewards: bool | None = None
+    """By the running variance of the return; True, as in the paper. The log has the unnormalised return."""
+    n_envs: int | None = None
+    """Copies of the environment; 1."""
+    segments: int | None = None
+    """Parts with a checkpoint between them; 10."""
+    imports: Annotated[tuple[str, ...], tyro.conf.arg(name="import")] = ()
+    """Modules to import first, which register the environment."""
+    environment_options: tuple[str, ...] = ()
+    """Arguments of gymnasium.make, as name=value."""
+    host: tuple[str, ...] = ()
+    """Arguments of the Stable-Baselines3 algorithm, as name=value; the preset's, or its defaults."""
+
+    def config(self) -> RunConfig:
+        """The run, checked."""
+        check_name("algorithm", self.algorithm, ALGORITHMS)
+        names = {each.name for each in fields(RunConfig)}
+        given = {name: value for name, value in vars(self).items() if name in names and value is not None}
+        for name in ("environment_options", "host"):
+            given[name] = dict(assignment(f"--{name.replace('_', '-')}", each) for each in given[name])
+        if self.prior is not None and self.prior != "fan-in":
+            given["prior"] = assignment("--prior", f"prior={self.prior}")[1]
+        if self.preset is None and self.algorithm in preset_names():
+            given["preset"] = self.algorithm
+        elif self.preset == "none":
+            del given["preset"]
+        given = {name: value for name, value in given.items() if value not in ((), {})}
+        return resolve(given, "kova train")
+
+    def run(self) -> None:
+        """Train, with a progress bar."""
+        from kova_rl.lab.training.run import train
+
+        config, console = self.config(), Console()
+        check_writable(self.out)
+        store = Store(self.out, config)
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
+        with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
+            bar = progress.add_task(config.environment, total=config.steps)
+
+            def tell(record: dict[str, Any]) -> None:
+                shown = f"{config.environment}, return {number(record['return'])}"
+                progress.update(bar, completed=record["step"], description=shown)
+
+            try:
+                summary = train(config, self.out, tell)
+            except (ValueError, Busy) as error:
+                raise ValueError(str(error)) from None
+            except OSError as error:
+                raise ValueError(explained(error, store.path)) from None
+            except Exception as error:
+                message = f"{type(error).__name__}: {error}"
+                with contextlib.suppress(OSError):
+                    store.fail(message, 1, traceback.format_exc())
+                raise ValueError(f"the run failed, see {store.path / 'failure.json'}: {message}") from error
+        console.print(
+            f"{config.algorithm} on {config.environment} with {config.critic}: return "
+            f"{number(summary['final_return'])} after {summary['steps']:,} steps, {summary['seconds']:.0f} s",
+        )
+        console.print(f"log.jsonl, summary.json and model.zip: {store.path}", soft_wrap=True)

@@ -1,0 +1,287 @@
+"""Sweeps, with real processes: grids, and what is left after things go wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from kova_rl.lab.training.config import RunConfig
+from kova_rl.lab.training.grid import expand, read_sweep
+from kova_rl.lab.training.live import Dashboard, report
+from kova_rl.lab.training.processes import Processes
+from kova_rl.lab.training.run import train
+from kova_rl.lab.training.store import Store, stored
+from kova_rl.lab.training.sweep import Sweep
+from kova_rl.lab.training.sweep_command import SweepRuns
+from kova_rl.lab.training.train_command import Train
+from tests.runs import PPO, outcome, ppo
+
+pytest.importorskip("stable_baselines3")
+
+ROOT = Path(__file__).parent.parent
+
+
+def faulty(name: str, at: int, marker: Path, **changes: Any) -> RunConfig:
+    options = {"at": at, "marker": str(marker)}
+    return ppo(
+        environment=name, imports=["tests.faults.environments"], environment_options=options, **changes
+    )
+
+
+def shown(sweep: Sweep) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    report(sweep, console)
+    console.print(Dashboard(sweep))
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+# ---------------------------------------------------------------------- grids
+
+
+def test_lists_multiply_out() -> None:
+    values = {**PPO, "seed": [0, 1, 2], "critic": ["kova", "adam"], "host": {"n_steps": [64, 128]}}
+    runs = expand(values, "grid.toml")
+    assert len({run.name for run in runs}) == len(runs) == 12
+    assert {run.network for run in runs} == {(8,)}, "a list of its own kind is one value"
+    assert len(expand({**PPO, "network": [[8], [8, 8]]}, "grid.toml")) == 2
+    grids = {**PPO, "grid": [{"critic": "adam", "seed": [0, 1]}, {"critic": "kova", "eta": [0.1, 0.2]}]}
+    assert [run.critic for run in expand(grids, "grid.toml")] == ["adam", "adam", "kova", "kova"]
+    assert len(expand({**PPO, "seed": [0, 0]}, "grid.toml")) == 1, "each once"
+    assert [run.seed for run in expand(values, "grid.toml", {"seed": 5, "critic": "adam"})] == [5, 5]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sead": [0, 1]}, "grid.toml: a setting must be one of .*did you mean seed"),
+        ({"seed": []}, "seed is an empty list"),
+        ({"seed": [0, "one"]}, "seed must be a whole number, got 'one'"),
+        ({"grid": {"seed": 1}}, r"grid must be tables, \[\[grid\]\]"),
+        ({"grid": [{}, {"critic": "adm"}]}, r"\[\[grid\]\] 2: critic must be .*did you mean adam"),
+    ],
+)
+def test_a_mistake_in_a_sweep_is_refused_before_anything_runs(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        expand({**PPO, **change}, "grid.toml")
+
+
+def test_the_papers_sweeps_come_with_the_package(tmp_path: Path) -> None:
+    counts = {name: len(expand(read_sweep(name), name)) for name in ("fig3", "ablation", "grid")}
+    assert counts == {
+        "fig3": 5 * 8 * (3 * 3 + 1),
+        "ablation": 2 * 8 * (2 * 3 * 2 + 1),
+        "grid": 5 * 8 * (3 * 2 * 3 + 3 * 2),
+    }
+    with pytest.raises(ValueError, match="did you mean ablation"):
+        read_sweep("ablaton")
+    with pytest.raises(ValueError, match="can't be read"):
+        read_sweep(str(tmp_path / "nothing.toml"))
+
+
+# ---------------------------------------------------------------------- the commands
+
+
+def test_train_takes_every_setting_and_its_preset() -> None:
+    config = Train(
+        "ppo", "Hopper-v5", critic="memoryless", steps=1e5, prior="0.5", host=("n_steps=512",)
+    ).config()
+    assert (config.preset, config.steps, config.lr, config.prior) == ("ppo", 100_000, 0.1, 0.5)
+    assert (config.host["n_steps"], config.host["batch_size"]) == (512, 64)
+    assert Train("ppo", "Hopper-v5", preset="none").config().host == {}
+    assert Train("dqn", "CartPole-v1", decay=True, imports=("json",)).config().preset is None
+    fields = set(RunConfig.__dataclass_fields__)
+    assert fields <= set(Train.__dataclass_fields__)
+    with pytest.raises(ValueError, match="did you mean trpo"):
+        Train("tropo", "Hopper-v5").config()
+    with pytest.raises(ValueError, match="must be name=value, got 'n_steps'"):
+        Train("ppo", "Hopper-v5", host=("n_steps",)).config()
+
+
+def test_train_trains_and_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    host = ("n_steps=64", "batch_size=32", "n_epochs=2")
+    command = Train("ppo", "CartPole-v1", out=tmp_path, steps=128, network=(8,), host=host)
+    command.run()
+    command.run()
+    assert "after 128 steps" in capsys.readouterr().out
+    assert len(stored(tmp_path)) == 1
+    with pytest.raises(ValueError, match="did you mean CartPole-v1"):
+        Train("ppo", "CartPole-v7", out=tmp_path).run()
+    broken = faulty("Raises-v0", 50, tmp_path / "marker")
+    arguments = {name: getattr(broken, name) for name in ("algorithm", "environment", "network", "imports")}
+    options = ("at=50", f"marker={tmp_path / 'marker'}")
+    with pytest.raises(ValueError, match="RuntimeError: the pole broke at step 50"):
+        Train(**arguments, steps=512, out=tmp_path, host=host, environment_options=options).run()
+    (failure,) = tmp_path.glob("*/failure.json")
+    assert json.loads(failure.read_text())["attempts"] == 1
+
+
+# ---------------------------------------------------------------------- faults
+
+
+def test_one_run_goes_wrong_and_the_others_finish(tmp_path: Path) -> None:
+    """SIGKILL of a worker in mid-run, an exception at step 1,000, a full disk, and a name that is unknown."""
+    killed, full = tmp_path / "killed", tmp_path / "full"
+    runs = {
+        "good": ppo(),
+        "killed": faulty("Killed-v0", 100, killed),
+        "raises": faulty("Raises-v0", 1000, tmp_path / "no", steps=1280, segments=1),
+        "full": faulty("Full-v0", 100, full),
+        "unknown": ppo(environment="CartPol-v1"),
+    }
+    killed.touch(), full.touch()
+    for name in ("good", "killed", "full"):
+        train(runs[name], tmp_path / "whole")
+    killed.unlink(), full.unlink()
+    sweep = Sweep(list(runs.values()), tmp_path / "runs", retries=1)
+    sweep.supervise(Processes(sweep.root, slots=2))
+    found = dict(zip(runs, sweep.entries, strict=True))
+    assert {name: entry.status for name, entry in found.items()} == {
+        "good": "done",
+        "killed": "done",
+        "raises": "failed",
+        "full": "failed",
+        "unknown": "failed",
+    }
+    assert [entry.attempts for entry in found.values()] == [1, 2, 2, 2, 1]
+    assert found["raises"].message == "RuntimeError: the pole broke at step 1000"
+    assert "no space left in" in found["full"].message
+    assert "did you mean CartPole-v1" in found["unknown"].message
+    failure = json.loads((Store(sweep.root, runs["raises"]).path / "failure.json").read_text())
+    assert (failure["status"], failure["attempts"]) == ("failed", 2)
+    assert "in fault" in failure["log"], "the end of its log: the traceback"
+    text = shown(sweep)
+    assert "2 of 5 runs done, 3 failed" in text
+    assert "failed after 2 tries" in text
+    for name in ("good", "killed"):
+        assert outcome(sweep.root, runs[name]) == outcome(tmp_path / "whole", runs[name])
+
+    full.touch()  # there is space again
+    again = Sweep([runs["good"], runs["full"]], sweep.root)
+    assert [entry.before for entry in again.entries] == [True, False]
+    again.supervise(Processes(again.root, slots=1))
+    assert outcome(again.root, runs["full"]) == outcome(tmp_path / "whole", runs["full"])
+    assert Store(again.root, runs["full"]).failure() is None
+
+
+SWEEP = """
+algorithm = "ppo"
+environment = "CartPole-v1"
+critic = ["adam", "kova"]
+seed = [0, 1]
+steps = 3000
+network = [8]
+host = { n_steps = 100, batch_size = 50, n_epochs = 2 }
+"""
+
+
+def supervisor(file: Path, out: Path) -> subprocess.Popen[bytes]:
+    """A sweep in a process of its own."""
+    code = (
+        "from pathlib import Path; from kova_rl.lab.training.sweep_command import SweepRuns; "
+        f"SweepRuns({str(file)!r}, Path({str(out)!r}), jobs=2).run()"
+    )
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, cwd=ROOT)
+
+
+def killed_at_random_moments(folder: Path, times: int, seed: int) -> None:
+    file, out, chance = folder / "sweep.toml", folder / "runs", random.Random(seed)
+    file.write_text(SWEEP)
+    runs = expand(read_sweep(str(file)), "sweep.toml")
+    for run in runs:
+        train(run, folder / "whole")
+    for _ in range(times):
+        parent = supervisor(file, out)
+        before = sum(path.stat().st_size for path in out.glob("*/log.jsonl"))
+        until = time.monotonic() + 60
+        while time.monotonic() < until and parent.poll() is None:
+            if sum(path.stat().st_size for path in out.glob("*/log.jsonl")) != before:
+                break
+            time.sleep(0.02)
+        time.sleep(chance.uniform(0, 1))
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+        for run in runs:
+            with Store(out, run).locked(patience=20):  # the workers have ended with their supervisor
+                pass
+    assert supervisor(file, out).wait(timeout=300) == 0
+    assert [run.name for run in stored(out)] == sorted(run.name for run in runs), "each once"
+    for run in runs:
+        assert outcome(out, run) == outcome(folder / "whole", run)
+
+
+def test_the_sweeps_parent_is_killed(tmp_path: Path) -> None:
+    killed_at_random_moments(tmp_path, times=3, seed=0)
+
+
+@pytest.mark.slow
+def test_the_sweeps_parent_is_killed_often(tmp_path: Path) -> None:
+    for seed in range(4):
+        killed_at_random_moments(tmp_path / str(seed), times=5, seed=seed)
+
+
+READ_ONLY = """
+import os, sys
+from pathlib import Path
+from kova_rl.lab.training.attempt import attempt
+from kova_rl.lab.training.store import Store, check_writable
+from kova_rl.lab.training.run import open_session
+from tests.runs import ppo
+root, closed, good = Path(sys.argv[1]), ppo(), ppo(seed=1)
+open_session(good).close()  # import all while root may
+Store(root, closed).path.mkdir()
+(root / "closed").mkdir()
+for path in (Store(root, closed).path, root / "closed"):
+    path.chmod(0o555)
+if os.getuid() == 0:
+    os.chmod(root, 0o777)
+    os.setgid(65534), os.setuid(65534)
+print(attempt(closed, root, lambda record: None))
+print(attempt(good, root, lambda record: None))
+check_writable(root / "closed")
+"""
+
+
+def test_a_read_only_directory(tmp_path: Path) -> None:
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        if folder.stat().st_uid == os.getuid() and folder != Path("/tmp"):
+            folder.chmod(0o755)  # for a child without root's powers
+    command = [sys.executable, "-c", READ_ONLY, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    closed, good = done.stdout.splitlines()
+    assert "status='failed'" in closed
+    assert "may not write in" in closed
+    assert "status='done'" in good
+    assert "choose another --out" in done.stderr
+
+
+def test_a_run_that_another_process_makes_is_left_to_it(tmp_path: Path) -> None:
+    config = ppo(steps=128)
+    sweep = Sweep([config], tmp_path)
+    with Store(tmp_path, config).locked():
+        sweep.supervise(Processes(tmp_path, slots=1))
+    assert sweep.entries[0].status == "busy"
+    assert "another process works on" in shown(sweep)
+
+
+def test_the_command_skips_what_is_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "sweep.toml"
+    file.write_text(SWEEP.replace("3000", "200"))
+    for run in expand(read_sweep(str(file)), "sweep.toml"):
+        train(run, tmp_path / "runs")
+    SweepRuns(str(file), tmp_path / "runs").run()
+    assert "4 of 4 runs done (4 of them before), 0 failed" in capsys.readouterr().out
+    SweepRuns(str(file), tmp_path / "runs", set=("seed=[1,2]",), list=True).run()
+    assert "2 of 4 done" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="did you mean seed"):
+        SweepRuns(str(file), tmp_path / "runs", set=("sed=1",)).run()
