@@ -60,10 +60,8 @@ def iqm(values: ArrayLike, axis: int = -1) -> Any:
         2.0
     """
     x = np.asarray(values, dtype=np.float64)
-    count = x.shape[axis]
-    cut = count // 4
-    if cut:
-        x = np.partition(x, (cut, count - cut - 1), axis=axis)
+    count, cut = x.shape[axis], x.shape[axis] // 4
+    x = np.partition(x, (cut, count - cut - 1), axis=axis)
     return x.take(np.arange(cut, count - cut), axis=axis).mean(axis)
 
 
@@ -199,8 +197,6 @@ def _checked(tasks: Sequence[ArrayLike]) -> list[Array]:
 
 def _same_tasks(new: Sequence[ArrayLike], old: Sequence[ArrayLike]) -> tuple[list[Array], list[Array]]:
     if len(new) != len(old):
-        raise ValueError(
-            f"new and old must be scores on the same tasks, got {len(new)} and {len(old)} tasks: "
-            "leave out the tasks that only one of them has"
-        )
+        count = f"{len(new)} and {len(old)} tasks"
+        raise ValueError(f"new and old must be scores on the same tasks, got {count}: compare where both ran")
     return _checked(new), _checked(old)
