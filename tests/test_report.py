@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from kova_rl.lab.report import read, report, table
+from kova_rl.lab.report import DamagedRun, read, report, table
 from kova_rl.lab.report.groups import baseline, group, normalised
 from kova_rl.lab.report.summary import EVERYWHERE, finals, improvements, overheads
 
@@ -102,15 +102,22 @@ class TestRead:
         whole = read(tmp_path)[0]
         with (path / "log.jsonl").open("a") as file:
             file.write('{"step": 99999, "seco')
-        with pytest.warns(UserWarning, match="last line is torn"):
+        with pytest.warns(DamagedRun, match="is torn"):
             torn = read(tmp_path)[0]
         np.testing.assert_array_equal(torn.steps, whole.steps)
 
-    def test_names_a_damaged_line(self, tmp_path):
+    def test_without_a_whole_log_a_run_is_not_done(self, tmp_path):
         path = write_run(tmp_path, "ppo", "Hopper-v5", "kova", 0) / "log.jsonl"
-        path.write_text("{\n" + path.read_text())
-        with pytest.raises(ValueError, match=r"log\.jsonl, line 1 is damaged"):
-            read(tmp_path)
+        lines = path.read_text().splitlines()
+        path.write_text("\n".join([*lines[:7], "{", *lines[7:]]))
+        with pytest.warns(DamagedRun, match=r"log\.jsonl: line 8 of 61 is torn"):
+            (run,) = read(tmp_path)
+        assert (run.status, len(run.steps), run.scored) == ("unfinished", 7, False)
+
+    def test_a_damaged_summary_is_none(self, tmp_path):
+        (write_run(tmp_path, "ppo", "Hopper-v5", "kova", 0) / "summary.json").write_text("")
+        with pytest.warns(DamagedRun, match=r"summary\.json is damaged"):
+            assert read(tmp_path)[0].status == "unfinished"
 
     def test_a_run_without_a_log(self, tmp_path):
         path = write_run(tmp_path, "ppo", "Hopper-v5", "kova", 0, status="unfinished")
@@ -121,10 +128,11 @@ class TestRead:
         ("config", "match"),
         [("{", "is damaged"), ("[]", "must be a JSON object"), ("{}", "must have 'algorithm'")],
     )
-    def test_names_a_damaged_config(self, tmp_path, config, match):
+    def test_leaves_out_a_damaged_config(self, tmp_path, config, match):
+        write_run(tmp_path, "ppo", "Hopper-v5", "kova", 1)
         (write_run(tmp_path, "ppo", "Hopper-v5", "kova", 0) / "config.json").write_text(config)
-        with pytest.raises(ValueError, match=match):
-            read(tmp_path)
+        with pytest.warns(DamagedRun, match=match):
+            assert [run.seed for run in read(tmp_path)] == [1]
 
     def test_says_that_there_are_no_runs(self, tmp_path):
         (tmp_path / "figures").mkdir()
@@ -219,7 +227,7 @@ class TestTable:
             "NaN in <obs>",
         ):
             assert words in text
-        assert "1 runs are not finished" in text
+        assert "unfinished ppo_Swimmer-v5_adam_9: step 53,333 of 100,000" in text
 
 
 class TestReport:
@@ -238,6 +246,10 @@ class TestReport:
         assert "3 seeds, 100,000 steps. 2 runs that failed or are not finished are left out." in captions[0]
         assert "With 3 seeds, 95% intervals held the truth in 73-76% of simulations." in captions[1]
         assert "NaN in &lt;obs&gt;" in text
+
+    def test_names_the_commands_that_made_the_runs(self, small):
+        (small / "commands.txt").write_text("kova sweep <a>.toml\n")
+        assert "<pre>kova sweep &lt;a&gt;.toml</pre>" in report(small).read_text()
 
     def test_ids_are_unique_and_references_resolve(self, small):
         text = report(small).read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -18,7 +19,6 @@ __all__ = ["aggregate", "improvement", "profiles", "times"]
 
 THRESHOLDS = np.linspace(0, 1, 51)
 DRAWS = 1000
-WIDE = 1.25
 SCALE = "Final returns from 0, the worst run of any critic and algorithm in an environment, to 1, the best."
 Dot = tuple[int, Key, float, float, float]
 
@@ -27,18 +27,33 @@ def _algorithms(rows: Sequence[Any]) -> list[str]:
     return list(dict.fromkeys(row.algorithm for row in rows))
 
 
+def _wrapped(names: Sequence[str]) -> tuple[list[str], float]:
+    """Names on several lines if they are long, and a size of letters at which they fit."""
+    shown = [textwrap.fill(name, 22, break_on_hyphens=False) for name in names]
+    lines = sum(name.count("\n") + 1 for name in shown)
+    return shown, min(9.0 if lines == len(names) else 7.0, 120 / lines)
+
+
+def _margin(names: Sequence[str]) -> float:
+    """What the names need left of the axes, in inches."""
+    shown, size = _wrapped(names)
+    longest = max(len(line) for name in shown for line in name.split("\n"))
+    return max(0.62, 0.2 + 0.0081 * size * longest)
+
+
 def _dots(names: Sequence[str], dots: Sequence[Dot], xlabel: str, line: float | None, axes: Any) -> None:
     """A row a name; in it a dot with its interval for each key."""
     in_row = {row: [dot for dot in dots if dot[0] == row] for row in range(len(names))}
     for row, found in in_row.items():
         places = row + min(0.24, 0.8 / max(1, len(found))) * (np.arange(len(found)) - (len(found) - 1) / 2)
         for y, (_, key, value, low, high) in zip(places, found, strict=True):
-            shape = {"mfc": key.colour if not key.index else "none", "mec": key.colour, "ms": 5}
             axes.plot([low, high], [y, y], color=key.colour, lw=1.6, solid_capstyle="butt")
-            axes.plot([value], [y], "o", **shape)
+            axes.plot([value], [y], **key.dot)
     if line is not None:
         axes.axvline(line, color=axes.spines["left"].get_edgecolor(), lw=0.9, ls=(0, (3, 2)))
-    axes.set(xlabel=xlabel, yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5))
+    axes.set(xlabel=xlabel, yticks=range(len(names)), ylim=(len(names) - 0.5, -0.5))
+    shown, size = _wrapped(names)
+    axes.set_yticklabels(shown, fontsize=size, linespacing=1)
     axes.grid(axis="y", visible=False)
 
 
@@ -58,7 +73,7 @@ def improvement(rows: Sequence[Improvement]) -> list[Figure]:
             _dots(names, dots, "P(final return > Adam's)", 0.5, axes)
             axes.set_xlim(-0.03, 1.03)
 
-        panels.append(Panel(algorithm.upper(), draw, WIDE))
+        panels.append(Panel(algorithm.upper(), draw, _margin(names)))
     caption = (
         "Probability that a run ends above a run with Adam in the same algorithm and environment; ties count "
         "half; of several settings of Adam, the best. 0.5 is no difference. Lines: 95% stratified bootstrap "
@@ -66,7 +81,7 @@ def improvement(rows: Sequence[Improvement]) -> list[Figure]:
         f"{coverage.note(min(row.seeds for row in rows), 'improvement')}"
     )
     title = "Probability of improvement on Adam"
-    return [Figure("improvement", title, caption.rstrip(), tuple(legend.values()), tuple(panels))]
+    return [Figure("improvement", title, caption.rstrip(), tuple(legend.values()), tuple(panels), dots=True)]
 
 
 def _scores(groups: Sequence[Group]) -> dict[str, dict[str, dict[str, Array]]]:
@@ -85,7 +100,7 @@ def _about(groups: Sequence[Group], kind: str) -> str:
     counts = [len(g.final) for g in groups if len(g.final)]
     environments = len({g.environment for g in groups if len(g.final)})
     plural = "environment" if environments == 1 else "environments"
-    note = coverage.note(min(counts), kind if environments > 1 else "iqm")
+    note = coverage.note(min(counts), "iqm" if kind == "environments" and environments == 1 else kind)
     return f"{seeds_text(counts)}, {environments} {plural}. {note}".rstrip()
 
 
@@ -100,13 +115,14 @@ def aggregate(groups: Sequence[Group]) -> list[Figure]:
             middle = float(stats.iqm(np.concatenate(scores)))
             low, high = stats.interval(scores) if min(map(len, scores)) > 1 else (np.nan, np.nan)
             dots.append((i, legend[label], middle, float(low), float(high)))
-        draw = partial(_dots, list(labels), dots, "interquartile mean of scores", None)
-        panels.append(Panel(algorithm.upper(), draw, WIDE))
+        names = list(labels)
+        draw = partial(_dots, names, dots, "interquartile mean of scores", None)
+        panels.append(Panel(algorithm.upper(), draw, _margin(names)))
     if not panels:
         return []
     caption = f"{SCALE} Lines: 95% stratified bootstrap intervals. {_about(groups, 'environments')}"
     title = "Interquartile mean over environments"
-    return [Figure("aggregate", title, caption, tuple(legend.values()), tuple(panels))]
+    return [Figure("aggregate", title, caption, tuple(legend.values()), tuple(panels), dots=True)]
 
 
 def profiles(groups: Sequence[Group]) -> list[Figure]:
@@ -123,7 +139,7 @@ def profiles(groups: Sequence[Group]) -> list[Figure]:
     if not panels:
         return []
     caption = f"{SCALE} Bands: 95% stratified bootstrap intervals, at each score by itself. "
-    caption += _about(groups, "environments")
+    caption += _about(groups, "profile")
     return [Figure("profiles", "Performance profiles", caption, tuple(legend.values()), tuple(panels))]
 
 
@@ -138,7 +154,7 @@ def times(rows: Sequence[Overhead]) -> list[Figure]:
     """Running time over Adam's: a panel an algorithm, beside what the paper reports."""
     if not rows:
         return []
-    paper = Key("KOVA in the paper", "paper")
+    paper = Key("KOVA in the paper", "paper", index=3)
     legend = keys([(row.group.label, row.group.critic) for row in rows])
     panels = []
     for algorithm in dict.fromkeys(row.group.algorithm for row in rows):
@@ -150,11 +166,11 @@ def times(rows: Sequence[Overhead]) -> list[Figure]:
             dots += [(at, legend[r.group.label], r.percent, r.percent, r.percent) for r in here]
             dots += [(at, paper, p, p, p) for p in {r.paper for r in here} if p is not None]
         draw = partial(_dots, names, dots, "time over Adam's, %", 0.0)
-        panels.append(Panel(algorithm.upper(), draw, WIDE))
+        panels.append(Panel(algorithm.upper(), draw, _margin(names)))
     shown = (*legend.values(), *([paper] if any(row.paper is not None for row in rows) else []))
     caption = (
         "Training time a step over Adam's in the same algorithm and environment, medians over runs. They "
         "compare only if the runs had the machine alike. "
         f"{seeds_text([row.group.count('done') for row in rows])}."
     )
-    return [Figure("times", "Running time over Adam's", caption, shown, tuple(panels))]
+    return [Figure("times", "Running time over Adam's", caption, shown, tuple(panels), dots=True)]

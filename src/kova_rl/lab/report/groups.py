@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 POINTS = 60
 CRITICS = ("kova", "memoryless", "adam", "kfac")
 IDENTITY = {"algorithm", "environment", "critic", "seed"}
-HOUSEKEEPING = {"command", "commit", "device", "name", "out", "threads", "version", "workers"}
+HOUSEKEEPING = {"commit", "device", "imports", "name", "out", "threads", "version", "workers"}
 """Settings that say where or how a run was made, not what it is: they tell no groups apart."""
 
 

@@ -66,14 +66,27 @@ def rows(name: str, heads: Sequence[str], cells: Iterable[Sequence[Cell]], what:
 </tbody></table></div>"""
 
 
-def legend(entries: Iterable[tuple[str, str, str]]) -> str:
-    """Labels, each with its critic and dashes."""
-    items = "".join(
-        f'<li><svg viewBox="0 0 35 10" aria-hidden="true"><path d="M0 5H35" style="stroke:{variable(critic)};'
-        f'stroke-width:3" stroke-dasharray="{dashes}"/></svg>{escape(label)}</li>'
-        for label, critic, dashes in entries
-    )
-    return f'<ul class="legend">{items}</ul>'
+MARKS = {
+    "o": "M17.5 1a4 4 0 1 1-.01 0z",
+    "s": "M13.5 1h8v8h-8z",
+    "^": "M17.5 1l4.5 8h-9z",
+    "D": "M17.5 0l5 5-5 5-5-5z",
+}
+"""Paths of matplotlib's markers, in a box of 35 x 10."""
+HOLLOW = ' fill="none"'
+
+
+def legend(entries: Iterable[tuple[str, str, str, str]]) -> str:
+    """Labels, each with its critic, the dashes of its line if it has one, and its marker if it has one."""
+    items = []
+    for label, critic, dashes, marker in entries:
+        line = (
+            f'<path d="M0 5H35" fill="none" stroke-width="3" stroke-dasharray="{dashes}"/>' if dashes else ""
+        )
+        mark = f'<path d="{MARKS[marker[0]]}"{HOLLOW if "hollow" in marker else ""}/>' if marker else ""
+        drawn = f'<g style="stroke:{variable(critic)};fill:{variable(critic)}">{line}{mark}</g>'
+        items.append(f'<li><svg viewBox="0 0 35 10" aria-hidden="true">{drawn}</svg>{escape(label)}</li>')
+    return f'<ul class="legend">{"".join(items)}</ul>'
 
 
 def figure(name: str, title: str, legend: str, panels: Sequence[str], caption: str, command: str) -> str:

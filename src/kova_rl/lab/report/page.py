@@ -85,15 +85,14 @@ def _failed(runs: Sequence[RunRecord]) -> str:
         )
     if unfinished:
         reached = "".join(
-            f"<li>{escape(run.name)}: step {int(run.steps[-1]) if len(run.steps) else 0:,} of "
-            f"{run.config['steps']:,}</li>"
+            f"<li>{escape(run.name)}: step {run.reached:,} of {run.config['steps']:,}</li>"
             for run in unfinished
         )
         parts.append(f"<h3>Not finished: {len(unfinished)}</h3><ul>{reached}</ul>")
     return "\n".join(parts)
 
 
-def _runs(runs: Sequence[RunRecord]) -> str:
+def _runs(runs: Sequence[RunRecord], made: Sequence[str]) -> str:
     heads = ("run", "status", "environment", "algorithm", "critic", "seed", "final return", "seconds")
     cells = [
         (
@@ -108,11 +107,10 @@ def _runs(runs: Sequence[RunRecord]) -> str:
         )
         for r in runs
     ]
-    made = dict.fromkeys(str(run.config["command"]) for run in runs if run.config.get("command"))
     listed = "".join(f"<pre>{escape(command)}</pre>" for command in made)
     by = f"<p>The runs were made by</p>{listed}" if made else ""
     table = html.rows("runs", heads, cells, "runs")
-    return f"{by}<details><summary>List them</summary>{table}</details>"
+    return f"{by}<details><summary>List of {len(runs)} runs</summary>{table}</details>"
 
 
 def _headline(rows: Sequence[Improvement]) -> str:
@@ -140,7 +138,7 @@ def page(
     groups: Sequence[Group],
     tables: tuple[Sequence[Final], Sequence[Improvement], Sequence[Overhead]],
     figures: Mapping[str, str],
-    command: str,
+    commands: Sequence[str],
 ) -> str:
     """The whole page.
 
@@ -150,7 +148,7 @@ def page(
         groups: Of these runs.
         tables: Rows of the three tables.
         figures: Of each section (``curves``, ``improvement``, ``environments``, ``times``), as HTML.
-        command: That made the page.
+        commands: The one that made the page, then those that made the runs, if known.
     """
     finals, improvements, overheads = tables
     sections = {
@@ -160,7 +158,7 @@ def page(
         "environments": ("Over environments", figures["environments"]),
         "times": ("Running times", figures["times"] + _overheads(overheads)),
         "failures": ("Failed and unfinished runs", _failed(runs)),
-        "all": ("All runs", _runs(runs)),
+        "all": ("All runs", _runs(runs, commands[1:])),
     }
     counts = "".join(
         f'<li class="{"bad" if status == "failed" and count else ""}"><b>{count}</b>{status}</li>'
@@ -180,7 +178,7 @@ def page(
 <style>{css}</style></head><body>
 <header><h1>{escape(title)}</h1>
 <p class="soft">{len(groups)} settings, kova-rl {escape(kova_rl.__version__)}.
-Made by <code>{escape(command)}</code></p>
+Made by <code>{escape(commands[0])}</code></p>
 <ul class="counts">{counts}</ul>{_headline(improvements)}<nav aria-label="Sections">{links}</nav></header>
 <main>{body}</main><script>{script}</script></body></html>
 """

@@ -12,10 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RunRecord", "read"]
+__all__ = ["DamagedRun", "RunRecord", "read"]
 
 Array = NDArray[np.float64]
 NEEDED = {"algorithm": str, "environment": str, "critic": str, "seed": int, "steps": int}
+
+
+class DamagedRun(UserWarning):
+    """Something in a run's folder could not be read."""
 
 
 @dataclass(frozen=True)
@@ -55,51 +59,61 @@ class RunRecord:
         return int(self.config["seed"])
 
     @property
+    def reached(self) -> int:
+        """The last step that is in the log."""
+        return int(self.steps[-1]) if len(self.steps) else 0
+
+    @property
     def scored(self) -> bool:
         """Whether it is done and has a final return, so that statistics can use it."""
         return self.status == "done" and bool(np.isfinite(self.final_return))
 
 
 def read(directory: Path, progress: Callable[[int, int], None] | None = None) -> list[RunRecord]:
-    """All runs below a directory, by name.
+    """All runs below a directory, by name. What is damaged is left out, with a :class:`DamagedRun` warning.
 
     Args:
         directory: Each folder in it that has a ``config.json`` is a run.
         progress: Called with how many are read and how many there are.
 
     Raises:
-        ValueError: There is no such directory, it holds no runs, or a file in it is damaged.
+        ValueError: There is no such directory, or it holds no runs.
     """
     directory = Path(directory)
     if not directory.is_dir():
         raise ValueError(f"there is no directory {directory}: name the one that the runs were written to")
     paths = sorted(path.parent for path in directory.glob("*/config.json"))
-    if not paths:
+    records = []
+    for i, path in enumerate(paths):
+        record = read_run(path)
+        if record is not None:
+            records.append(record)
+        if progress:
+            progress(i + 1, len(paths))
+    if not records:
         raise ValueError(
             f"{directory} holds no runs: expected folders with a config.json in it; 'kova --help' names "
             "the commands that make them"
         )
-    records = []
-    for i, path in enumerate(paths):
-        records.append(read_run(path))
-        if progress:
-            progress(i + 1, len(paths))
     return records
 
 
-def read_run(path: Path) -> RunRecord:
-    """The run in one folder. ``summary.json`` counts before a ``failure.json`` that an early try left."""
+def read_run(path: Path) -> RunRecord | None:
+    """The run in one folder; None if its configuration cannot be read.
+
+    A ``summary.json`` counts before a ``failure.json`` that an early try left. Without a whole log a run
+    is not done.
+    """
     config = _object(path / "config.json")
     for key, kind in NEEDED.items():
-        if not isinstance(config.get(key), kind):
-            raise ValueError(
-                f"{path / 'config.json'} must have {key!r}, a {kind.__name__}, got {config.get(key)!r}: "
-                "mend it or move the folder away"
-            )
-    log = _log(path / "log.jsonl")
-    summary, failure = (
-        _object(path / name) if (path / name).exists() else {} for name in ("summary.json", "failure.json")
-    )
+        if config is not None and not isinstance(config.get(key), kind):
+            _warn(f"{path / 'config.json'} must have {key!r}, a {kind.__name__}, got {config.get(key)!r}")
+            config = None
+    if config is None:
+        return None
+    log, whole = _log(path / "log.jsonl")
+    summary = _object(path / "summary.json") if whole else None
+    failure = _object(path / "failure.json")
     steps, returns, seconds = (
         np.array([_number(record.get(key)) for record in log]) for key in ("step", "return", "seconds")
     )
@@ -110,9 +124,9 @@ def read_run(path: Path) -> RunRecord:
         status="done" if summary else "failed" if failure else "unfinished",
         steps=steps,
         returns=returns,
-        seconds=_number(summary["seconds"]) if "seconds" in summary else last,
-        final_return=_number(summary.get("final_return")),
-        failure={} if summary else failure,
+        seconds=_number((summary or {}).get("seconds", last)),
+        final_return=_number((summary or {}).get("final_return")),
+        failure={} if summary else failure or {},
     )
 
 
@@ -120,32 +134,35 @@ def _number(value: Any) -> float:
     return float("nan") if value is None else float(value)
 
 
-def _object(path: Path) -> dict[str, Any]:
+def _warn(message: str) -> None:
+    warnings.warn(f"{message}: left out", DamagedRun, stacklevel=4)
+
+
+def _object(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a file; None if there is no such file, or something else in it."""
+    if not path.exists():
+        return None
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_bytes())
     except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}): mend it or move the folder away") from None
+        _warn(f"{path} is damaged ({error})")
+        return None
     if not isinstance(found, dict):
-        raise ValueError(f"{path} must be a JSON object, got {type(found).__name__}: move the folder away")
+        _warn(f"{path} must be a JSON object, got {type(found).__name__}")
+        return None
     return found
 
 
-def _log(path: Path) -> list[dict[str, Any]]:
-    """The records; a last line that was torn, while it was written, is dropped."""
-    if not path.exists():
-        return []
-    lines = path.read_bytes().splitlines()
-    records = []
+def _log(path: Path) -> tuple[list[dict[str, Any]], bool]:
+    """The records up to the first line that is torn or damaged, and whether there is none such."""
+    records: list[dict[str, Any]] = []
+    lines = path.read_bytes().splitlines() if path.exists() else []
     for i, line in enumerate(lines):
         try:
             record = json.loads(line)
             record["step"] + 0
-        except (ValueError, TypeError, KeyError) as error:
-            if i == len(lines) - 1:
-                warnings.warn(f"{path}: the last line is torn and was dropped", stacklevel=2)
-                break
-            raise ValueError(
-                f"{path}, line {i + 1} is damaged ({error}): delete the line or the run's folder"
-            ) from None
+        except (ValueError, TypeError, KeyError):
+            _warn(f"{path}: line {i + 1} of {len(lines)} is torn; it and what follows")
+            return records, False
         records.append(record)
-    return records
+    return records, bool(records)

@@ -27,6 +27,7 @@ INK, RULE = "#010203", "#010204"
 """In SVG, replaced by the page's own colours of text and of lines."""
 DASHES = ("", "6 2", "1.5 1.5", "6 2 1.5 2")
 MARKERS = ("", "o", "s", "^")
+DOTS = ("o", "s", "^", "D")
 PANEL = (3.7, 2.6)
 BASE: dict[Any, Any] = {
     "font.family": "sans-serif",
@@ -62,14 +63,36 @@ class Key:
         return DASHES[self.index % len(DASHES)]
 
     @property
+    def dot(self) -> dict[str, Any]:
+        """Arguments of ``plot`` for a point: filled for the first four of a critic, then hollow."""
+        fill = "none" if "hollow" in self.mark else self.colour
+        return {
+            "marker": self.mark[0],
+            "mfc": fill,
+            "mec": self.colour,
+            "ms": 5,
+            "ls": "",
+            "label": self.label,
+        }
+
+    @property
+    def marker(self) -> str:
+        """On the line, once the dashes are used up."""
+        return MARKERS[self.index // len(DASHES) % len(MARKERS)]
+
+    @property
+    def mark(self) -> str:
+        """The point's shape in words."""
+        return DOTS[self.index % len(DOTS)] + (" hollow" if self.index >= len(DOTS) else "")
+
+    @property
     def line(self) -> dict[str, Any]:
         """Arguments of ``plot``."""
-        marker = MARKERS[self.index // len(DASHES) % len(MARKERS)]
         dashes = tuple(float(x) for x in self.dashes.split())
         style: dict[str, Any] = {"ls": (0, dashes)} if dashes else {}
         return {
             "color": self.colour,
-            "marker": marker,
+            "marker": self.marker,
             "markevery": 0.15,
             "ms": 4,
             "label": self.label,
@@ -104,6 +127,8 @@ class Figure:
     caption: str
     keys: tuple[Key, ...]
     panels: tuple[Panel, ...]
+    dots: bool = False
+    """Whether it has points in place of lines."""
 
 
 def _colours(ink: str, rule: str) -> dict[Any, Any]:
@@ -123,7 +148,7 @@ def _axes(
 ) -> None:
     """Draw the panel in its cell. Margins are fixed, in inches: a layout engine takes longer than drawing."""
     width, height = size
-    left, bottom, top, right = panel.margin, 0.48, 0.28, 0.14
+    left, bottom, top, right = panel.margin, 0.48, 0.28, 0.22
     x, y = column * PANEL[0] + left, height - above - (row + 1) * PANEL[1] + bottom
     w, h = PANEL[0] - left - right, PANEL[1] - bottom - top
     axes = figure.add_axes((x / width, y / height, w / width, h / height))
@@ -156,14 +181,15 @@ def grid_files(figure: Figure, stem: Path) -> None:
     """All panels in one picture, as PNG and PDF, on white."""
     columns = min(len(figure.panels), 3)
     rows = -(-len(figure.panels) // columns)
-    in_legend = min(2 * columns, 4)
+    longest = max(len(key.label) for key in figure.keys)
+    in_legend = max(1, int(PANEL[0] * columns / (0.6 + 0.075 * longest)))
     above, below = 0.4, 0.15 + 0.22 * -(-len(figure.keys) // in_legend)
     size = (PANEL[0] * columns, PANEL[1] * rows + above + below)
     with plt.rc_context(_colours("#333333", "#dddddd")):
         drawn = plt.figure(figsize=size)
         for i, panel in enumerate(figure.panels):
             _axes(drawn, panel, i // columns, i % columns, size, above)
-        lines = [Line2D([], [], **key.line) for key in figure.keys]
+        lines = [Line2D([], [], **(key.dot if figure.dots else key.line)) for key in figure.keys]
         drawn.legend(handles=lines, loc="lower center", ncols=in_legend, frameon=False, fontsize=8.5)
         drawn.suptitle(figure.title, fontsize=11, y=1 - 0.12 / size[1], va="top")
         for suffix, options in ((".png", {"dpi": 130}), (".pdf", {"metadata": {"CreationDate": None}})):

@@ -58,10 +58,10 @@ def _headed(algorithm: str, title: str, *numbers: str) -> Table:
     out = Table(
         title=f"{algorithm.upper()}: {title}", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
     )
-    for heading in ("environment", "critic"):
-        out.add_column(heading, no_wrap=True)
+    out.add_column("environment", no_wrap=True)
+    out.add_column("critic", overflow="fold")
     for heading in numbers:
-        out.add_column(heading, justify="right")
+        out.add_column(heading, justify="right", no_wrap=True)
     return out
 
 
@@ -88,7 +88,7 @@ def _improvements(algorithm: str, rows: Sequence[Improvement]) -> Table:
 
 
 def _overheads(algorithm: str, rows: Sequence[Overhead]) -> Table:
-    out = _headed(algorithm, "running times", "ms a step", "Adam's", "over Adam", "KOVA in the paper")
+    out = _headed(algorithm, "running times", "ms a step", "Adam's", "over Adam", "in the paper")
     for row in rows:
         g = row.group
         times = (_number(row.milliseconds, ",.3f"), _number(row.adam, ",.3f"))
@@ -103,5 +103,8 @@ def _left_out(runs: Sequence[RunRecord]) -> list[str]:
         for run in runs
         if run.status == "failed"
     ]
-    unfinished = sum(run.status == "unfinished" for run in runs)
-    return [*lines, f"{unfinished} runs are not finished."] if unfinished else lines
+    return lines + [
+        f"unfinished {escape(run.name)}: step {run.reached:,} of {run.config['steps']:,}"
+        for run in runs
+        if run.status == "unfinished"
+    ]

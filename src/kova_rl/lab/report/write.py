@@ -16,6 +16,9 @@ from kova_rl.lab.report.summary import finals, improvements, overheads
 
 __all__ = ["report"]
 
+COMMANDS = "commands.txt"
+"""Beside the runs: the commands that made them, one a line. May be missing."""
+
 
 def report(directory: Path) -> Path:
     """Write ``report.html`` into the directory, and every figure as PNG and PDF into ``figures/``.
@@ -53,12 +56,19 @@ def report(directory: Path) -> Path:
             parts = []
             for f in found:
                 style.grid_files(f, directory / "figures" / f.name)
-                legend = html.legend((key.label, key.critic, key.dashes) for key in f.keys)
+                drawings = (("", k.mark) if f.dots else (k.dashes or "none", k.marker) for k in f.keys)
+                legend = html.legend((k.label, k.critic, *d) for k, d in zip(f.keys, drawings, strict=True))
                 panels = [style.inline(panel, f"{f.name}-{i}") for i, panel in enumerate(f.panels)]
                 parts.append(html.figure(f.name, f.title, legend, panels, f.caption, command))
                 progress.advance(task)
             drawn[section] = "\n".join(parts) or "<p>Nothing to draw yet.</p>"
     path = directory / "report.html"
     title = f"Report on {directory.resolve().name}"
-    files.write(path, page(title, runs, groups, tables, drawn, command).encode())
+    files.write(path, page(title, runs, groups, tables, drawn, (command, *_commands(directory))).encode())
     return path
+
+
+def _commands(directory: Path) -> list[str]:
+    """Those that made the runs, if they left word."""
+    path = directory / COMMANDS
+    return list(dict.fromkeys(path.read_text(encoding="utf-8").splitlines())) if path.exists() else []
