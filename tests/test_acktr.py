@@ -219,7 +219,7 @@ def test_a_saved_model_goes_on_to_the_bit(actions: spaces.Space[Any], tmp_path: 
 def test_rewards_that_are_not_finite_change_nothing(bad: float) -> None:
     before = weights(acktr(Walk(spaces.Discrete(2))).learn(32))
     model = acktr(Walk(spaces.Discrete(2), bad_at=40, bad=bad))
-    with pytest.raises(NonFiniteBatch, match="update 2: 1 of the rollout's rewards"):
+    with pytest.raises(NonFiniteBatch, match="environment 0 gave the reward"):
         model.learn(64)
     assert torch.equal(weights(model), before)
     assert all(block["observed"] == 2 for block in factors(model).values())

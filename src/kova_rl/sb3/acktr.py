@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import torch
 from stable_baselines3 import A2C
 from stable_baselines3.common.policies import ActorCriticCnnPolicy, ActorCriticPolicy
@@ -13,13 +12,14 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedul
 from torch import Tensor
 
 from kova_rl.baselines.kfac import KFAC
-from kova_rl.errors import NonFiniteBatch
 from kova_rl.filter.checks import check_positive
+from kova_rl.sb3.guard import GuardedEnvironment, check_rollout
+from kova_rl.sb3.saving import SafeSaving
 
 __all__ = ["ACKTR"]
 
 
-class ACKTR(A2C):
+class ACKTR(GuardedEnvironment, SafeSaving, A2C):
     r"""Actor Critic using Kronecker-Factored Trust Region.
 
     A2C's rollouts, loss and gradient clipping, with :class:`~kova_rl.baselines.KFAC` as the optimizer. Before
@@ -56,7 +56,7 @@ class ACKTR(A2C):
         ValueError: A setting out of range, a CnnPolicy, or a policy with an optimizer of its own.
 
     Example:
-        >>> from kova_rl.sb3.acktr import ACKTR
+        >>> from kova_rl.sb3 import ACKTR
         >>> model = ACKTR("MlpPolicy", "CartPole-v1", n_steps=32, seed=0, device="cpu").learn(64)
         >>> bool(0 < model.policy.optimizer.info.nu <= 1)
         True
@@ -126,7 +126,7 @@ class ACKTR(A2C):
             NonFiniteBatch: A reward, an advantage, a return or an observation of the rollout is NaN or
                 infinite, and nothing has changed; or a gradient is, and no weight has.
         """
-        self._refuse_if_not_finite()
+        check_rollout(self.rollout_buffer)
         optimizer = self.policy.optimizer
         assert isinstance(optimizer, KFAC)
         optimizer.param_groups[0].update(self._settings())  # as the host does with the learning rate
@@ -152,19 +152,6 @@ class ACKTR(A2C):
         """``-c/2 (y - V)^2`` of a sample y around the prediction."""
         samples = values.detach() + torch.randn_like(values) / math.sqrt(self.fisher_coef)
         return -0.5 * self.fisher_coef * (samples - values).square()
-
-    def _refuse_if_not_finite(self) -> None:
-        buffer = self.rollout_buffer
-        arrays = {name: getattr(buffer, name) for name in ("rewards", "advantages", "returns")}
-        observed = buffer.observations
-        arrays |= observed if isinstance(observed, dict) else {"observations": observed}
-        for name, values in arrays.items():
-            bad = int((~np.isfinite(values)).sum())
-            if bad:
-                raise NonFiniteBatch(
-                    f"update {self._n_updates}: {bad} of the rollout's {name} are not finite. Nothing was "
-                    "changed. Look for NaNs in the environment, or normalise it (VecNormalize)."
-                )
 
     def learn(
         self,

@@ -102,13 +102,14 @@ class Encoder:
         where = (value.data_ptr(), value.shape, value.stride(), value.dtype, value.device)
         if value.numel() and where in self._seen:
             return self._seen[where][0]
-        plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        order = sorted(range(value.ndim), key=lambda dim: -value.stride(dim))
+        plain = value.detach().cpu().resolve_conj().resolve_neg().permute(order).contiguous()
         dtype = str(plain.dtype).removeprefix("torch.")
         try:
             at = self._stored(plain.numpy())
         except TypeError:  # bfloat16, and others that NumPy has not
             at = self._stored(plain.reshape(-1).view(torch.uint8).numpy())
-        found = {MARK: "tensor", "at": at, "dtype": dtype, "shape": list(plain.shape)}
+        found = {MARK: "tensor", "at": at, "dtype": dtype, "shape": list(plain.shape), "order": order}
         self._seen[where] = found, value  # the tensor is kept, so that its address stays its own
         return found
 
@@ -173,7 +174,9 @@ def _decode(coded: Any, arrays: list[Array]) -> Any:
     tag = coded[MARK]
     if tag in ("array", "tensor"):
         array = arrays[coded["at"]]
-        return array if tag == "array" else makers.tensor(array, coded["dtype"], coded["shape"])
+        if tag == "array":
+            return array
+        return makers.tensor(array, coded["dtype"], coded["shape"], coded["order"])
     if tag not in makers.MAKERS:
         raise ValueError(f"the file has a value of the kind {tag!r}, which this version does not know")
     fields = {key: _decode(item, arrays) for key, item in coded.items() if key != MARK}

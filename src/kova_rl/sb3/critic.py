@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor, nn
 
 from kova_rl.errors import KovaError
@@ -18,14 +17,14 @@ from kova_rl.jacobian import Predict
 from kova_rl.optimizer import Kova
 from kova_rl.posterior import Belief
 from kova_rl.sb3.diagnostics import Diagnostics
-from kova_rl.sb3.guard import guarded
+from kova_rl.sb3.guard import GuardedEnvironment
 from kova_rl.sb3.saving import SafeSaving
 from kova_rl.sb3.settings import KovaSettings
 
 __all__ = ["FilteredCritic", "last_linear", "refuse_other_layers", "release"]
 
 
-class FilteredCritic(SafeSaving, BaseAlgorithm):
+class FilteredCritic(GuardedEnvironment, SafeSaving, BaseAlgorithm):
     """A mixin: the argument ``kova=``, the filters and their state, diagnostics, and the guard.
 
     Stands before the host's class in the bases. A subclass puts its filters into ``self.filters`` when the
@@ -36,8 +35,8 @@ class FilteredCritic(SafeSaving, BaseAlgorithm):
     filters: SimpleNamespace
     """The filters by name: ``v``, ``q``, or ``q0`` and ``q1``. Empty if ``kova`` is None."""
 
-    own_train_numbers = True
-    """Whether value loss and explained variance are ours to write, because the host has none."""
+    explains_variance = True
+    """Whether the explained variance is ours to write, because the host does not."""
 
     def __init__(
         self,
@@ -62,10 +61,6 @@ class FilteredCritic(SafeSaving, BaseAlgorithm):
         plain = [p for p in found.values() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
         plain.sort(key=lambda p: p.kind)
         cls.__signature__ = inspect.Signature(plain[1:])  # type: ignore[attr-defined]
-
-    @staticmethod
-    def _wrap_env(env: Any, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
-        return guarded(BaseAlgorithm._wrap_env(env, verbose, monitor_wrapper))
 
     def _add_filter(self, name: str, module: nn.Module, observation: Observation | None = None) -> None:
         assert self.kova is not None
@@ -121,7 +116,7 @@ class FilteredCritic(SafeSaving, BaseAlgorithm):
         """Write what the filters did to the logger."""
         for name, diagnostics in self._diagnostics.items():
             prefix = "kova" if len(self._diagnostics) == 1 else f"kova/{name}"
-            diagnostics.record(self.logger, prefix, train=self.own_train_numbers)
+            diagnostics.record(self.logger, prefix, explained=self.explains_variance)
 
     def dump_logs(self, *args: Any) -> None:
         self._record_filters()

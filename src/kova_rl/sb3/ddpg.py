@@ -11,7 +11,8 @@ from stable_baselines3.common.utils import polyak_update
 from torch import Tensor
 
 from kova_rl.posterior import Belief
-from kova_rl.sb3.off_policy import FilteredQ, check_batch, discounts
+from kova_rl.sb3.guard import check_batch
+from kova_rl.sb3.off_policy import FilteredQ, discounts
 
 __all__ = ["KovaDDPG", "KovaTD3"]
 

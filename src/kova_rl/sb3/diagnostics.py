@@ -29,24 +29,18 @@ class Diagnostics:
         self._last = info
 
     @property
-    def value_loss(self) -> float:
-        """Mean squared innovation."""
-        return float(torch.cat([innovation for innovation, _, _ in self._seen]).square().mean())
-
-    @property
     def last_loss(self) -> float:
         """Mean squared innovation of the last update."""
         assert self._last is not None
         return self._last.loss
 
-    def record(self, logger: Logger, name: str, train: bool) -> None:
+    def record(self, logger: Logger, name: str, explained: bool) -> None:
         """Write to the logger, and forget.
 
         Args:
             logger: The host's.
             name: Before each key, such as ``kova``.
-            train: Whether ``train/value_loss`` and ``train/explained_variance`` are written too, for hosts
-                that have no such numbers.
+            explained: Whether ``train/explained_variance`` is written too, for hosts that have none.
         """
         if self._last is None:
             return
@@ -56,11 +50,10 @@ class Diagnostics:
         logger.record(f"{name}/nis", sum(nis for _, _, nis in self._seen) / len(self._seen))
         for key in ("update_norm", "variance_max", "variance_mean"):
             logger.record(f"{name}/{key}", getattr(self._last, key))
-        if train:
-            spread = float(torch.cat([targets for _, targets, _ in self._seen]).var(correction=0))
-            logger.record("train/value_loss", self.value_loss)
-            if spread > 0:
-                explained = 1 - float(innovation.var(correction=0)) / spread
-                logger.record("train/explained_variance", explained)
+        logger.record("train/value_loss", float(innovation.square().mean()))
+        spread = float(torch.cat([targets for _, targets, _ in self._seen]).var(correction=0))
+        if explained and spread > 0:
+            share = 1 - float(innovation.var(correction=0)) / spread
+            logger.record("train/explained_variance", share)
         self._seen.clear()
         self._last = None

@@ -13,7 +13,8 @@ from torch.nn.functional import smooth_l1_loss
 from kova_rl.posterior import Belief
 from kova_rl.sb3.critic import FilteredCritic, last_linear, release
 from kova_rl.sb3.exploration import Exploration, check_exploration
-from kova_rl.sb3.off_policy import check_batch, discounts, repeated
+from kova_rl.sb3.guard import check_batch
+from kova_rl.sb3.off_policy import discounts, repeated
 
 __all__ = ["KovaDQN"]
 

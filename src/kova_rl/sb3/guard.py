@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize, is_vecenv_wrapped
 
 from kova_rl.errors import NonFiniteBatch
 
-__all__ = ["FiniteGuard", "guarded"]
+__all__ = ["FiniteGuard", "GuardedEnvironment", "check_batch", "check_rollout", "guarded"]
 
 
 class FiniteGuard(VecEnvWrapper):
@@ -22,26 +25,38 @@ class FiniteGuard(VecEnvWrapper):
         return observations
 
     def step_wait(self) -> Any:
-        step = observations, rewards, _, _ = self.venv.step_wait()
+        step = observations, rewards, dones, infos = self.venv.step_wait()
         self._check("reward", rewards)
         self._check("observation", observations)
+        for index in np.flatnonzero(dones):
+            self._check("observation", infos[index].get("terminal_observation", ()), at=int(index))
         return step
 
-    def _check(self, what: str, values: Any) -> None:
+    def _check(self, what: str, values: Any, at: int | None = None) -> None:
+        """Raise if a value is not finite; ``at`` is the environment, or None if the rows are environments."""
         if isinstance(values, Mapping):
             for name, value in values.items():
-                self._check(f"{what} {name!r}", value)
+                self._check(f"{what} {name!r}", value, at)
         elif isinstance(values, np.ndarray):
             if values.dtype.kind == "f" and not np.isfinite(values).all():
-                rows = ~np.isfinite(values.reshape(len(values), -1)).all(1)
+                rows = ~np.isfinite(values.reshape(len(values) if at is None else 1, -1)).all(1)
+                row = int(rows.argmax())
                 raise NonFiniteBatch(
-                    f"environment {int(rows.argmax())} gave the {what} {values[rows.argmax()]}. Nothing has "
-                    "learned from it, and the normalisation statistics do not hold it: look into the "
-                    "environment, or clip what it gives"
+                    f"environment {row if at is None else at} gave the {what} "
+                    f"{values[row] if at is None else values}. Nothing has learned from it, and the "
+                    "normalisation statistics do not hold it: look into the environment, or clip what it gives"
                 )
         else:
             for index, value in enumerate(values):
-                self._check(f"{what} [{index}]", value)
+                self._check(f"{what} [{index}]", value, at)
+
+
+class GuardedEnvironment(BaseAlgorithm):
+    """A mixin: every environment that the model is given gets a guard."""
+
+    @staticmethod
+    def _wrap_env(env: Any, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        return guarded(BaseAlgorithm._wrap_env(env, verbose, monitor_wrapper))
 
 
 def guarded(env: VecEnv) -> VecEnv:
@@ -57,3 +72,28 @@ def guarded(env: VecEnv) -> VecEnv:
         return FiniteGuard(env)
     innermost.venv = FiniteGuard(innermost.venv)
     return env
+
+
+def check_rollout(buffer: RolloutBuffer) -> None:
+    """Refuse a rollout that is not finite, before anything learns from it."""
+    arrays = {name: getattr(buffer, name) for name in ("rewards", "returns", "advantages")}
+    observed = buffer.observations
+    arrays |= observed if isinstance(observed, dict) else {"observations": observed}
+    for name, values in arrays.items():
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise NonFiniteBatch(
+                f"{int((~np.isfinite(values)).sum())} of the rollout's {name} are not finite. Nothing has "
+                "stepped on it: look into the environment, or normalise it (VecNormalize)"
+            )
+
+
+def check_batch(data: Any) -> None:
+    """Refuse a batch of a replay buffer that is not finite, before anything learns from it."""
+    for name in ("rewards", "observations", "next_observations"):
+        value = getattr(data, name)
+        for tensor in value.values() if isinstance(value, Mapping) else (value,):
+            if tensor.is_floating_point() and not math.isfinite(float(tensor.sum())):
+                raise NonFiniteBatch(
+                    f"a batch from the replay buffer has {name} that are not finite. Nothing has "
+                    "stepped on it: look into the environment, or into what was put into the buffer"
+                )

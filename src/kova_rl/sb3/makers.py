@@ -20,12 +20,21 @@ __all__ = ["BIT_GENERATORS", "MAKERS", "tensor"]
 BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 
-def tensor(array: NDArray[Any], dtype: str, shape: list[int]) -> Tensor:
-    """A tensor from its array, or from its bytes if NumPy has no such dtype."""
+def tensor(array: NDArray[Any], dtype: str, shape: list[int], order: list[int]) -> Tensor:
+    """A tensor from its array, or from its bytes if NumPy has no such dtype.
+
+    Args:
+        array: The elements as they lay in memory.
+        dtype: The tensor's.
+        shape: The array's.
+        order: The tensor's dimensions, from the outermost in memory to the innermost.
+    """
     wanted, plain = _dtype(dtype), torch.from_numpy(array)
     if not array.size:
-        return torch.empty(shape, dtype=wanted)
-    return plain.reshape(-1).view(wanted).reshape(shape) if plain.dtype != wanted else plain.reshape(shape)
+        plain = torch.empty(shape, dtype=wanted)
+    elif plain.dtype != wanted:
+        plain = plain.reshape(-1).view(wanted)
+    return plain.reshape(shape).permute([order.index(dim) for dim in range(len(order))])
 
 
 def _dtype(name: str) -> torch.dtype:

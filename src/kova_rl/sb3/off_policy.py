@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -13,12 +12,11 @@ from stable_baselines3.common.policies import ContinuousCritic
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from kova_rl.errors import NonFiniteBatch
 from kova_rl.optimizer import Kova
 from kova_rl.posterior import Belief
 from kova_rl.sb3.critic import FilteredCritic, last_linear, release
 
-__all__ = ["FilteredQ", "check_batch", "discounts", "flat", "repeated"]
+__all__ = ["FilteredQ", "discounts", "flat", "repeated"]
 
 
 class FilteredQ(FilteredCritic, OffPolicyAlgorithm):
@@ -128,15 +126,3 @@ def repeated(obs: Any, times: int) -> Any:
     if isinstance(obs, Mapping):
         return {name: repeated(value, times) for name, value in obs.items()}
     return obs.repeat_interleave(times, dim=0)
-
-
-def check_batch(data: Any) -> None:
-    """Refuse a batch that is not finite, before anything learns from it."""
-    for name in ("rewards", "observations", "next_observations"):
-        value = getattr(data, name)
-        for tensor in value.values() if isinstance(value, Mapping) else (value,):
-            if tensor.is_floating_point() and not math.isfinite(float(tensor.sum())):
-                raise NonFiniteBatch(
-                    f"a batch from the replay buffer has {name} that are not finite. Nothing has "
-                    "stepped on it: look into the environment, or into what was put into the buffer"
-                )

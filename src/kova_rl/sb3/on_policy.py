@@ -10,27 +10,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
-from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import RolloutBufferSamples
 from torch import Tensor, nn
 
-from kova_rl.errors import NonFiniteBatch
 from kova_rl.filter.observation import MaxRatio
 from kova_rl.posterior import Belief
 from kova_rl.sb3.critic import FilteredCritic, release
+from kova_rl.sb3.guard import check_rollout
 
-__all__ = ["FilteredValue", "check_rollout"]
+__all__ = ["FilteredValue"]
 
 
 class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
     """A mixin for PPO, A2C and TRPO: V(s) is filtered, the policy keeps the host's optimizer."""
 
     policy: ActorCriticPolicy
-    own_train_numbers = False
+    explains_variance = False
 
     def _setup_model(self) -> None:
         super()._setup_model()
@@ -57,6 +55,8 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
         """Each step of the host's optimizer is followed by one of the filter, on the same minibatch."""
         buffer, policy = self.rollout_buffer, self.policy
         draw, evaluate = buffer.get, policy.evaluate_actions
+        usual = type(policy).evaluate_actions is ActorCriticPolicy.evaluate_actions
+        whole = usual and self.kova is not None and self.kova.layers == "all"
         seen: dict[str, Any] = {}
         entropies: list[Tensor] = []
 
@@ -65,13 +65,15 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
                 seen["minibatch"] = minibatch
                 yield minibatch
 
-        def evaluate_actions(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor | None]:
-            values, log_prob, entropy = evaluate(*args, **kwargs)
+        def evaluate_actions(obs: Any, actions: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+            if whole:  # no error for the host's loss, which is not to move the critic, nor to evaluate it
+                distribution = policy.get_distribution(obs)
+                values, log_prob = seen["minibatch"].returns, distribution.log_prob(actions)
+                entropy = distribution.entropy()
+            else:
+                values, log_prob, entropy = evaluate(obs, actions)
             seen["log_prob"] = log_prob.detach()
             entropies.append((-log_prob if entropy is None else entropy).detach().mean())
-            assert self.kova is not None
-            if self.kova.layers == "all":  # the host's loss is not to move the critic
-                values = values.detach()
             return values, log_prob, entropy
 
         def after(*_: Any) -> None:
@@ -127,14 +129,3 @@ def value_modules(policy: ActorCriticPolicy, layers: str) -> nn.Module:
     if not policy.share_features_extractor:
         parts["features"] = policy.vf_features_extractor
     return nn.ModuleDict(parts)
-
-
-def check_rollout(buffer: RolloutBuffer) -> None:
-    """Refuse a rollout with a return or an advantage that is not finite, before anything learns from it."""
-    for name in ("rewards", "returns", "advantages"):
-        values = getattr(buffer, name)
-        if not np.isfinite(values).all():
-            raise NonFiniteBatch(
-                f"the rollout has {int((~np.isfinite(values)).sum())} {name} that are not finite. Neither "
-                "policy nor critic has stepped on it: look into the environment's rewards, or normalise them"
-            )

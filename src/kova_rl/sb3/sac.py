@@ -16,7 +16,8 @@ from kova_rl.filter.checks import check_choice
 from kova_rl.posterior import Belief
 from kova_rl.sb3.critic import last_linear, release
 from kova_rl.sb3.exploration import Exploration, check_exploration
-from kova_rl.sb3.off_policy import FilteredQ, check_batch, discounts, flat, repeated
+from kova_rl.sb3.guard import check_batch
+from kova_rl.sb3.off_policy import FilteredQ, discounts, flat, repeated
 from kova_rl.sb3.state_value import StateValue
 
 __all__ = ["KovaSAC"]

@@ -11,7 +11,8 @@ from sb3_contrib import TRPO
 from stable_baselines3.common.type_aliases import RolloutBufferSamples
 from torch.nn.functional import mse_loss
 
-from kova_rl.sb3.on_policy import FilteredValue, check_rollout
+from kova_rl.sb3.guard import check_rollout
+from kova_rl.sb3.on_policy import FilteredValue
 
 __all__ = ["KovaTRPO"]
 
@@ -50,7 +51,6 @@ class KovaTRPO(FilteredValue, TRPO):
             for _ in range(passes)
             for minibatch in self.rollout_buffer.get(self.batch_size)
         ]
-        self.logger.record("train/value_loss", self._diagnostics["v"].value_loss)
         self.logger.record("train/entropy", float(np.mean(entropies)))
         self._record_filters()
 
@@ -73,6 +73,8 @@ class KovaTRPO(FilteredValue, TRPO):
         body = list(self.policy.mlp_extractor.value_net.parameters())
         if not self.policy.share_features_extractor:
             body += self.policy.vf_features_extractor.parameters()
+        if not body:  # the features are the policy's, and the host lets no value loss move those
+            return
         values = self.policy.predict_values(minibatch.observations).flatten()
         self.policy.optimizer.zero_grad()
         mse_loss(minibatch.returns, values).backward(inputs=body)
