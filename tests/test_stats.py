@@ -148,4 +148,6 @@ class TestCoverage:
     def test_the_table(self, capsys, monkeypatch):
         monkeypatch.setattr(coverage, "simulate", lambda runs, kind: [("normal", runs / 100)])
         coverage.main()
-        assert "3.0 │ 5.0 │ 8.0 │ 16.0" in capsys.readouterr().out
+        out = capsys.readouterr().out
+        assert "3.0 │ 5.0 │ 8.0 │ 16.0" in out
+        assert all(f"│ {name} " in out for name in coverage.KINDS.values())

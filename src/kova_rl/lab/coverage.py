@@ -139,7 +139,7 @@ def simulate(runs: int, kind: str) -> list[tuple[str, float]]:
 
 KINDS = {
     "mean": "mean",
-    "iqm": "interquartile",
+    "iqm": "interquartile mean",
     "environments": f"interquartile mean, {ENVIRONMENTS} environments",
     "improvement": "probability of improvement",
     "profile": f"performance profile, {ENVIRONMENTS} environments",
