@@ -21,6 +21,7 @@ from kova_rl.lab.training.grid import expand, read_sweep
 from kova_rl.lab.training.live import Dashboard, report
 from kova_rl.lab.training.processes import Processes
 from kova_rl.lab.training.run import train
+from kova_rl.lab.training.search import Search
 from kova_rl.lab.training.store import Store, stored
 from kova_rl.lab.training.sweep import Sweep
 from kova_rl.lab.training.sweep_command import SweepRuns
@@ -285,3 +286,50 @@ def test_the_command_skips_what_is_finished(tmp_path: Path, capsys: pytest.Captu
     assert "2 of 4 done" in capsys.readouterr().out
     with pytest.raises(ValueError, match="did you mean seed"):
         SweepRuns(str(file), tmp_path / "runs", set=("sed=1",)).run()
+
+
+# ---------------------------------------------------------------------- search
+
+SEARCH = (
+    SWEEP.replace("3000", "200").replace('["adam", "kova"]', '"kova"')
+    + """
+[search]
+trials = 3
+batch = 2
+[search.space]
+eta = { low = 1e-3, high = 0.3, log = true }
+observation = { choices = ["max-ratio", "adaptive"] }
+host.n_epochs = { low = 1, high = 3 }
+"""
+)
+
+
+def test_a_search_resumes_as_a_sweep_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("optuna")
+    file = tmp_path / "search.toml"
+    file.write_text(SEARCH)
+    command = SweepRuns(str(file), tmp_path / "runs", jobs=2)
+    command.run()
+    first = capsys.readouterr().out
+    assert "3 of 3 proposals tried" in first
+    assert len(stored(tmp_path / "runs")) == 3 * 2, "two seeds each"
+    assert len({run.eta for run in stored(tmp_path / "runs")}) == 3
+    command.run()
+    assert capsys.readouterr().out.strip() == first.strip()
+    assert len(stored(tmp_path / "runs")) == 3 * 2
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"trails": 3}, "did you mean trials"),
+        ({"trials": 0, "space": {"eta": {"low": 0.1, "high": 0.2}}}, "trials must be a whole number"),
+        ({}, "must have a space"),
+        ({"space": {"etta": {"low": 0.1, "high": 0.2}}}, "did you mean eta"),
+        ({"space": {"eta": {"low": 0.1}}}, "must have low and high, or choices"),
+        ({"space": {"eta": {"lo": 0.1, "high": 0.2}}}, "did you mean low"),
+    ],
+)
+def test_a_mistake_in_a_search_is_refused(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Search.of(table, "search.toml")

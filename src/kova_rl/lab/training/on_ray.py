@@ -1,12 +1,20 @@
-"""Runs as tasks of a Ray cluster, in the same directories. The only module that imports Ray."""
+"""Runs as tasks of a Ray cluster, in the same directories. The only module that imports Ray.
+
+A cluster runs whatever code reaches its ports, so start it with a token, on a network of its own:
+
+.. code-block:: bash
+
+    ray get-auth-token --generate                      # once; copy ~/.ray/auth_token to every node
+    RAY_AUTH_MODE=token ray start --head --port 6379   # on the first node
+    RAY_AUTH_MODE=token ray start --address HOST:6379  # on the others
+    RAY_AUTH_MODE=token kova sweep mine.toml --on HOST:6379 --out /shared/runs
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 from typing import Any
-
-import ray
 
 from kova_rl.lab.training.attempt import Outcome, attempt
 from kova_rl.lab.training.backend import Event
@@ -27,10 +35,15 @@ class RayTasks:
         slots: How many at once; None is as many as the cluster has cores.
 
     Raises:
-        ValueError: No cluster at this address.
+        ValueError: No cluster at this address, or Ray is not installed.
     """
 
     def __init__(self, root: Path, address: str | None = None, slots: int | None = None) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise ValueError("Ray is not installed: pip install 'kova-rl[ray]'") from None
+        self._ray: Any = ray
         self._root = root.resolve()
         self._connected_here = not ray.is_initialized()
         if self._connected_here:
@@ -41,7 +54,6 @@ class RayTasks:
                     include_dashboard=False if address is None else None,
                     log_to_driver=False,
                     logging_level="ERROR",
-                    runtime_env={"env_vars": ONE_THREAD},
                 )
             except (ConnectionError, RuntimeError, ValueError) as error:
                 raise ValueError(
@@ -50,7 +62,7 @@ class RayTasks:
                 ) from None
         self.slots = slots or max(1, int(ray.cluster_resources().get("CPU", 1)))
         self._running: dict[Any, tuple[int, RunConfig]] = {}
-        self._task = ray.remote(num_cpus=1, max_retries=0)(_task)
+        self._task = ray.remote(num_cpus=1, max_retries=0, runtime_env={"env_vars": ONE_THREAD})(_task)
 
     def start(self, key: int, config: RunConfig) -> None:
         """Submit a run."""
@@ -58,7 +70,7 @@ class RayTasks:
 
     def events(self, timeout: float) -> list[Event]:
         """The ends of tasks, and how far the others are by their logs."""
-        ended, others = ray.wait(list(self._running), num_returns=1, timeout=timeout)
+        ended, others = self._ray.wait(list(self._running), num_returns=1, timeout=timeout)
         found = []
         for reference in others:
             key, config = self._running[reference]
@@ -68,8 +80,8 @@ class RayTasks:
         for reference in ended:
             key, _ = self._running.pop(reference)
             try:
-                outcome = Outcome(*ray.get(reference))
-            except ray.exceptions.RayError as error:
+                outcome = Outcome(*self._ray.get(reference))
+            except self._ray.exceptions.RayError as error:
                 first = str(error).strip().splitlines()[0]
                 outcome = Outcome("failed", f"its task died, {type(error).__name__}: {first}", again=True)
             found.append(Event(key, outcome=outcome))
@@ -78,10 +90,10 @@ class RayTasks:
     def close(self) -> None:
         """End the tasks that are under way, and leave the cluster."""
         for reference in self._running:
-            ray.cancel(reference, force=True)
+            self._ray.cancel(reference, force=True)
         self._running.clear()
         if self._connected_here:
-            ray.shutdown()
+            self._ray.shutdown()
 
 
 def _task(config: RunConfig, root: str, folder: str) -> tuple[Any, ...]:

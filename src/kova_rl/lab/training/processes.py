@@ -41,7 +41,8 @@ class Processes:
                 return
         worker = _Worker(self._root)
         self._workers.append(worker)
-        worker.give(key, config)
+        if not worker.give(key, config):
+            worker.key = key  # dead already: the end of its pipe will tell
 
     def events(self, timeout: float) -> list[Event]:
         """What the processes have told; waits for the first."""

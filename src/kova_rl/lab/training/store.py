@@ -69,15 +69,18 @@ class Store:
         write_json(self.path / "config.json", self.config.flat())
         for stale in ("failure.json", "summary.json"):
             (self.path / stale).unlink(missing_ok=True)
-        now, before = versions(), read_json(self.path / "versions.json")
-        if before is not None and before != now and any(self._checkpoints.glob("*.ckpt")):
+        now, before = versions(), read_json(self.path / "versions.json") or {}
+        earlier = before.pop("resumed_from", None)
+        if before not in ({}, now) and any(self._checkpoints.glob("*.ckpt")):
             changed = sorted(key for key in now | before if now.get(key) != before.get(key))
             print(
                 f"{self.path}: resumed with another {', '.join(changed)}, so it may differ from an "
                 "undisturbed run",
                 file=sys.stderr,
             )
-            now |= {"resumed_from": before}
+            earlier = before
+        if earlier is not None:
+            now["resumed_from"] = earlier
         write_json(self.path / "versions.json", now)
 
     def finish(self, summary: Mapping[str, Any]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -12,10 +14,11 @@ from rich.live import Live
 from kova_rl.filter.checks import check_whole
 from kova_rl.lab.pool import cores
 from kova_rl.lab.training.backend import Backend
-from kova_rl.lab.training.config import check_fields, unflatten
+from kova_rl.lab.training.config import RunConfig, check_fields, unflatten
 from kova_rl.lab.training.grid import expand, read_sweep
 from kova_rl.lab.training.live import Dashboard, report
 from kova_rl.lab.training.names import assignment
+from kova_rl.lab.training.search import Search, ranking, score
 from kova_rl.lab.training.store import Store, check_writable
 from kova_rl.lab.training.sweep import Sweep
 
@@ -34,6 +37,11 @@ class SweepRuns:
       critic = ["adam", "kova"]
       seed = [0, 1, 2]
 
+    With a table [search] Optuna proposes settings in place of a grid, and hears the mean final return:
+
+      search.trials = 20
+      search.space.eta = { low = 1e-3, high = 0.3, log = true }
+
     examples:
       kova sweep mine.toml --jobs 4 --out runs
       kova sweep fig3 --set seed=[0,1] steps=1e5       a sweep of the package: fig3, ablation or grid
@@ -41,15 +49,15 @@ class SweepRuns:
       kova sweep mine.toml --on ray://HOST:10001       on a cluster; --out must be a shared folder
     """
 
-    file: tyro.conf.Positional[str]
+    file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
     """A TOML file, or fig3, ablation or grid."""
     out: Path = Path("runs")
     """Folder of the runs; made if it is not there."""
-    jobs: int | None = None
+    jobs: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
     """Runs at once; one a core."""
     retries: int = 2
     """How often a run that died is tried again."""
-    set: tuple[str, ...] = ()
+    set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...", help_behavior_hint="")] = ()
     """Settings that win over the file's, as name=value; a list multiplies out."""
     on: str = "processes"
     """processes, ray, or the address of a Ray cluster."""
@@ -63,33 +71,60 @@ class SweepRuns:
             check_whole("--jobs", self.jobs, least=1)
         chosen = dict(assignment("--set", each) for each in self.set)
         check_fields(unflatten(chosen), "--set")
-        runs = expand(read_sweep(self.file), self.file, chosen)
-        console = Console()
+        values, console = read_sweep(self.file), Console()
+        if "search" in values:
+            self._search({**values, **chosen}, console)
+            return
+        runs = expand(values, self.file, chosen)
         if self.list:
             listed(Sweep(runs, self.out), console)
-            return
+        elif not self._make(runs, console):
+            raise SystemExit(1)
+
+    def _make(self, runs: Sequence[RunConfig], console: Console) -> Sweep | None:
+        """Make what is not finished and report; None if some run is not done."""
         check_writable(self.out)
         sweep = Sweep(runs, self.out, self.retries)
-        if sweep.of("waiting"):
-            board = Dashboard(sweep)
-            try:
-                with Live(board, console=console, transient=True, refresh_per_second=2):
-                    sweep.supervise(self._backend(len(sweep.of("waiting"))))
-            except KeyboardInterrupt:
-                console.print("Stopped. Runs that were under way go on from their last checkpoint.")
+        stopped = self._supervise(sweep, console)
         report(sweep, console)
-        if len(sweep.of("done")) < len(runs):
-            raise SystemExit(1)
+        return sweep if not stopped and len(sweep.of("done")) == len(runs) else None
+
+    def _supervise(self, sweep: Sweep, console: Console) -> bool:
+        """Whether Ctrl-C ended it."""
+        if not sweep.of("waiting"):
+            return False
+        try:
+            with Live(Dashboard(sweep), console=console, transient=True, refresh_per_second=2):
+                sweep.supervise(self._backend(len(sweep.of("waiting"))))
+        except KeyboardInterrupt:
+            console.print("Stopped. Runs that were under way go on from their last checkpoint.")
+            return True
+        return False
+
+    def _search(self, values: dict[str, Any], console: Console) -> None:
+        """Batch by batch; then the proposals, the best first."""
+        check_writable(self.out)
+        search, tried = Search.of(values.pop("search"), self.file), []
+        for batch in search.proposals(values, self.file):
+            runs = {run.name: run for proposal in batch for run in proposal.runs}
+            sweep = Sweep(list(runs.values()), self.out, self.retries)
+            if self._supervise(sweep, console):
+                raise SystemExit(1)
+            for proposal in batch:
+                score(proposal, sweep.entries)
+            if sweep.of("failed", "busy"):
+                report(sweep, console)
+            tried += batch
+            console.print(f"{len(tried)} of {search.trials} proposals tried")
+        console.print(ranking(tried))
 
     def _backend(self, waiting: int) -> Backend:
         if self.on == "processes":
             from kova_rl.lab.training.processes import Processes
 
             return Processes(self.out, min(self.jobs or cores(), waiting))
-        try:
-            from kova_rl.lab.training.on_ray import RayTasks
-        except ImportError:
-            raise ValueError("--on ray needs Ray: pip install 'kova-rl[ray]'") from None
+        from kova_rl.lab.training.on_ray import RayTasks
+
         return RayTasks(self.out, None if self.on == "ray" else self.on, self.jobs)
 
 

@@ -20,6 +20,13 @@ from kova_rl.lab.training.store import Busy, Store, check_writable, explained
 
 __all__ = ["Train"]
 
+Number = Annotated[float | None, tyro.conf.arg(metavar="NUMBER", help_behavior_hint="")]
+Count = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")]
+Name = Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")]
+Switch = Annotated[bool | None, tyro.conf.arg(metavar="{True,False}", help_behavior_hint="")]
+Options = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...", help_behavior_hint="")]
+Sizes = Annotated[tuple[int, ...] | None, tyro.conf.arg(metavar="INT ...", help_behavior_hint="")]
+
 
 @dataclass
 class Train:
@@ -34,59 +41,59 @@ class Train:
       kova train ppo MyEnv-v0 --import my_module --host n_steps=512 batch_size=128
     """
 
-    algorithm: tyro.conf.Positional[str]
+    algorithm: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ALGORITHM")]
     """ppo, trpo, a2c, acktr, sac, ddpg or dqn."""
-    environment: tyro.conf.Positional[str]
+    environment: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENVIRONMENT")]
     """Any Gymnasium id; one of your own with --import."""
     out: Path = Path("runs")
     """Folder of the runs; made if it is not there."""
-    preset: str | None = None
+    preset: Name = None
     """ppo, trpo, sac or acktr (the paper's tables), a .toml file, or none; the algorithm's if not given."""
-    critic: str | None = None
+    critic: Name = None
     """kova (the tracked filter; default), memoryless (the paper's released code), or adam (the host's)."""
-    steps: float | None = None
+    steps: Number = None
     """Environment steps; the preset's, or 1e6."""
-    seed: int | None = None
+    seed: Count = None
     """Of everything random in the run; 0."""
-    lr: float | None = None
+    lr: Number = None
     """alpha, Kova's step size, in (0, 1]; the preset's, or 1."""
-    eta: float | None = None
+    eta: Number = None
     """Share of the past that a step of Kova forgets, in [0, 1); the preset's, or 0.1."""
-    covariance: str | None = None
+    covariance: Name = None
     """What Kova keeps of P: low-rank (default), diagonal, neuron-blocks, layer-blocks, full or isotropic."""
-    rank: int | None = None
+    rank: Count = None
     """Of the covariance low-rank; 32."""
-    evolution: str | None = None
-    """How P grows: leakage (default), variable-leakage, prior-anchored, directional-forgetting,
-    fading-memory, stationary or memoryless."""
-    observation: str | None = None
-    """How noisy the targets are: max-ratio (default of ppo, trpo and a2c), batch-size (of the others),
-    adaptive, robust or importance-weighted."""
-    prior: str | None = None
+    evolution: Name = None
+    """How P grows: leakage (default), variable-leakage, prior-anchored, stationary, memoryless, ..."""
+    observation: Name = None
+    """How noisy the targets are: max-ratio (ppo, trpo and a2c), batch-size (the others), adaptive, ..."""
+    prior: Name = None
     """P_0: a variance or fan-in; 1."""
-    layers: str | None = None
+    layers: Name = None
     """Which layers of the critic are filtered: all (default) or last."""
-    learning_rate: float | None = None
+    learning_rate: Number = None
     """Of the algorithm's own optimizer; the preset's, or the algorithm's default."""
-    decay: bool | None = None
+    decay: Switch = None
     """Whether learning_rate falls to 0 linearly; the preset's, or False."""
-    network: tuple[int, ...] | None = None
+    network: Sizes = None
     """Hidden layers, such as 64 64; the preset's, or the algorithm's default."""
-    activation: str | None = None
+    activation: Name = None
     """tanh or relu; the preset's, or the algorithm's default."""
-    normalise_observations: bool | None = None
+    normalise_observations: Switch = None
     """By their running mean and variance; True, as in the paper."""
-    normalise_rewards: bool | None = None
+    normalise_rewards: Switch = None
     """By the running variance of the return; True, as in the paper. The log has the unnormalised return."""
-    n_envs: int | None = None
+    n_envs: Count = None
     """Copies of the environment; 1."""
-    segments: int | None = None
+    segments: Count = None
     """Parts with a checkpoint between them; 10."""
-    imports: Annotated[tuple[str, ...], tyro.conf.arg(name="import")] = ()
+    imports: Annotated[
+        tuple[str, ...], tyro.conf.arg(name="import", metavar="MODULE ...", help_behavior_hint="")
+    ] = ()
     """Modules to import first, which register the environment."""
-    environment_options: tuple[str, ...] = ()
+    environment_options: Options = ()
     """Arguments of gymnasium.make, as name=value."""
-    host: tuple[str, ...] = ()
+    host: Options = ()
     """Arguments of the Stable-Baselines3 algorithm, as name=value; the preset's, or its defaults."""
 
     def config(self) -> RunConfig:
@@ -124,6 +131,8 @@ class Train:
                 summary = train(config, self.out, tell)
             except (ValueError, Busy) as error:
                 raise ValueError(str(error)) from None
+            except KeyboardInterrupt:
+                raise ValueError("stopped; the same command goes on from the last checkpoint") from None
             except OSError as error:
                 raise ValueError(explained(error, store.path)) from None
             except Exception as error:

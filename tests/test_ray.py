@@ -1,0 +1,82 @@
+"""Sweeps on Ray: the same directories, also after a worker or a node was lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kova_rl.lab.training.run import train
+from kova_rl.lab.training.store import Store, stored
+from kova_rl.lab.training.sweep import Sweep
+from tests.runs import outcome, ppo
+from tests.test_sweep import faulty
+
+ray = pytest.importorskip("ray")
+pytest.importorskip("stable_baselines3")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
+
+from kova_rl.lab.training.on_ray import RayTasks  # noqa: E402
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """Two nodes on this machine, with a core each."""
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    made.add_node(num_cpus=1)
+    ray.init(address=made.address, log_to_driver=False)
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+def test_a_worker_of_ray_is_killed(tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    runs = [ppo(), faulty("Killed-v0", 100, marker), faulty("Raises-v0", 50, tmp_path / "no")]
+    marker.touch()
+    for run in runs[:2]:
+        train(run, tmp_path / "whole")
+    marker.unlink()
+    sweep = Sweep(runs, tmp_path / "runs", retries=1)
+    sweep.supervise(RayTasks(sweep.root, slots=2))
+    assert [(entry.status, entry.attempts) for entry in sweep.entries] == [
+        ("done", 1),
+        ("done", 2),
+        ("failed", 2),
+    ]
+    assert "the pole broke" in sweep.entries[2].message
+    for run in runs[:2]:
+        assert outcome(sweep.root, run) == outcome(tmp_path / "whole", run)
+    assert not ray.is_initialized()
+
+
+def test_a_node_of_ray_is_lost(cluster: Any, tmp_path: Path) -> None:
+    runs = [ppo(steps=6_400, seed=seed) for seed in range(2)]
+    for run in runs:
+        train(run, tmp_path / "whole")
+    sweep = Sweep(runs, tmp_path / "runs", retries=3)
+    (other,) = cluster.worker_nodes
+    lost = threading.Thread(target=lose, args=(cluster, other, sweep))
+    lost.start()
+    sweep.supervise(RayTasks(sweep.root))
+    lost.join()
+    assert len(cluster.worker_nodes) == 0
+    assert [entry.status for entry in sweep.entries] == ["done"] * 2
+    assert max(entry.attempts for entry in sweep.entries) == 2, "the lost node's run was tried again"
+    assert len(stored(sweep.root)) == 2
+    for run in runs:
+        assert outcome(sweep.root, run) == outcome(tmp_path / "whole", run)
+
+
+def lose(cluster: Any, node: Any, sweep: Sweep) -> None:
+    """Kill a node once two runs are under way."""
+    logs = [Store(sweep.root, run).log_path for run in sweep.runs]
+    while sum(path.exists() and path.stat().st_size > 0 for path in logs) < 2:
+        time.sleep(0.05)
+    cluster.remove_node(node, allow_graceful=False)
