@@ -114,6 +114,16 @@ class TestRead:
             (run,) = read(tmp_path)
         assert (run.status, len(run.steps), run.scored) == ("unfinished", 7, False)
 
+    def test_a_log_that_changed_later_is_not_trusted(self, tmp_path):
+        path = write_run(tmp_path, "ppo", "Hopper-v5", "kova", 0) / "summary.json"
+        summary = json.loads(path.read_text())
+        size = (path.parent / "log.jsonl").stat().st_size
+        path.write_text(json.dumps(summary | {"log_bytes": size}))
+        assert read(tmp_path)[0].status == "done"
+        path.write_text(json.dumps(summary | {"log_bytes": size + 1}))
+        with pytest.warns(DamagedRun, match="has changed since"):
+            assert read(tmp_path)[0].status == "unfinished"
+
     def test_a_damaged_summary_is_none(self, tmp_path):
         (write_run(tmp_path, "ppo", "Hopper-v5", "kova", 0) / "summary.json").write_text("")
         with pytest.warns(DamagedRun, match=r"summary\.json is damaged"):

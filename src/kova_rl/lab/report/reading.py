@@ -113,6 +113,9 @@ def read_run(path: Path) -> RunRecord | None:
         return None
     log, whole = _log(path / "log.jsonl")
     summary = _object(path / "summary.json") if whole else None
+    if summary and "log_bytes" in summary and summary["log_bytes"] != (path / "log.jsonl").stat().st_size:
+        _warn(f"{path / 'log.jsonl'} has changed since the run was finished; its summary")
+        summary = None
     failure = _object(path / "failure.json")
     steps, returns, seconds = (
         np.array([_number(record.get(key)) for record in log]) for key in ("step", "return", "seconds")

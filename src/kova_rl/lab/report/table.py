@@ -35,15 +35,19 @@ def table(directory: Path, console: Console) -> None:
     for algorithm in dict.fromkeys(g.algorithm for g in groups):
         own = [g for g in groups if g.algorithm == algorithm]
         console.print(_finals(algorithm, finals(own)))
-        counts = [len(g.final) for g in own if len(g.final)]
-        if counts and (note := coverage.note(min(counts))):
-            console.print(note)
+        _note(console, [len(g.final) for g in own if len(g.final)], "iqm")
         if better := [row for row in compared if row.algorithm == algorithm]:
             console.print(_improvements(algorithm, better))
+            _note(console, [row.seeds for row in better], "improvement")
         if slower := [row for row in timed if row.group.algorithm == algorithm]:
             console.print(_overheads(algorithm, slower))
     for line in _left_out(runs):
         console.print(line)
+
+
+def _note(console: Console, seeds: Sequence[int], kind: str) -> None:
+    if seeds and (note := coverage.note(min(seeds), kind)):
+        console.print(note)
 
 
 def _number(value: float, form: str) -> str:
