@@ -1,5 +1,16 @@
 """Stable-Baselines3's algorithms with filtered critics. The only part that imports Stable-Baselines3."""
 
+# ruff: noqa: E402  (what is missing is said before the imports that need it)
+
+try:
+    import sb3_contrib
+    import stable_baselines3
+except ImportError as error:
+    raise ImportError(
+        "kova_rl.sb3 needs Stable-Baselines3 and sb3-contrib: pip install 'kova-rl[sb3]'"
+    ) from error
+del sb3_contrib, stable_baselines3
+
 from kova_rl.sb3.a2c import KovaA2C
 from kova_rl.sb3.acktr import ACKTR
 from kova_rl.sb3.ddpg import KovaDDPG, KovaTD3

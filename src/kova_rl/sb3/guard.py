@@ -44,7 +44,7 @@ class FiniteGuard(VecEnvWrapper):
                 raise NonFiniteBatch(
                     f"environment {row if at is None else at} gave the {what} "
                     f"{values[row] if at is None else values}. Nothing has learned from it, and the "
-                    "normalisation statistics do not hold it: look into the environment, or clip what it gives"
+                    "normalisation statistics do not hold it: look into the environment, or clip its numbers"
                 )
         else:
             for index, value in enumerate(values):
