@@ -144,11 +144,8 @@ def test_a_run_leaves_what_the_report_reads(tmp_path: Path) -> None:
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["status"] == "done"
     last = read_log(folder / "log.jsonl")[-1]
-    assert (last["step"], last["return"], last["seconds"]) == (
-        summary["steps"],
-        summary["final_return"],
-        summary["seconds"],
-    )
+    assert (last["step"], last["return"]) == (summary["steps"], summary["final_return"])
+    assert last["seconds"] == pytest.approx(summary["seconds"], abs=0.1)
     assert {"train/value_loss", "kova/nis", "episodes"} <= set(last)
     assert 10 < last["return"] < 100, "unnormalised, and a random pole falls after 20 steps"
     from kova_rl.sb3 import KovaPPO
@@ -311,7 +308,7 @@ def test_the_presets_have_the_papers_tables() -> None:
             assert getattr(tracked, setting) == getattr(bare, setting), "the default's own"
 
 
-def test_presets_build(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_presets_build() -> None:
     for name in presets.preset_names():
         for critic in presets.load(name)["critic"]:
             config = presets.resolve({"preset": name, "environment": "Pendulum-v1", "critic": critic})
