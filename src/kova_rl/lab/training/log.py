@@ -12,7 +12,7 @@ from typing import Any
 
 from kova_rl.lab import files
 
-__all__ = ["Log", "TornLog", "read_log"]
+__all__ = ["Log", "TornLog", "last_record", "read_log"]
 
 
 class TornLog(UserWarning):
@@ -41,6 +41,17 @@ def read_log(path: Path) -> list[dict[str, Any]]:
             break
         records.append(record)
     return records
+
+
+def last_record(path: Path) -> dict[str, Any] | None:
+    """The newest whole record of a log that is being written."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 16_384))
+            lines = file.read().split(b"\n")
+        return dict(json.loads(lines[-2])) if len(lines) > 1 else None
+    except (OSError, ValueError):
+        return None
 
 
 class Log:

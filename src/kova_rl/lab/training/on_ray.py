@@ -12,6 +12,7 @@ A cluster runs whatever code reaches its ports, so start it with a token, on a n
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from typing import Any
 from kova_rl.lab.training.attempt import Outcome, attempt
 from kova_rl.lab.training.backend import Event
 from kova_rl.lab.training.config import RunConfig
-from kova_rl.lab.training.store import Store, last_record
+from kova_rl.lab.training.log import last_record
+from kova_rl.lab.training.store import Store
 
 __all__ = ["RayTasks"]
 
@@ -53,7 +55,7 @@ class RayTasks:
                     num_cpus=slots if address is None else None,
                     include_dashboard=False if address is None else None,
                     log_to_driver=False,
-                    logging_level="ERROR",
+                    logging_level=logging.ERROR,
                 )
             except (ConnectionError, RuntimeError, ValueError) as error:
                 raise ValueError(

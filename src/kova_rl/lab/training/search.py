@@ -76,12 +76,15 @@ class Search:
             space |= {f"{name}.{inner}": part for inner, part in given.items()} if nested else {name: given}
         return cls(**{**values, "space": space})
 
-    def proposals(self, values: Mapping[str, Any], where: str) -> Iterator[list[Proposal]]:
+    def proposals(
+        self, values: Mapping[str, Any], where: str, overrides: Mapping[str, Any]
+    ) -> Iterator[list[Proposal]]:
         """Batches; each must be scored before the next is asked for.
 
         Args:
             values: The sweep's other settings; their lists multiply out, for each proposal.
             where: What is said in errors.
+            overrides: Settings that win over the sweep's.
 
         Raises:
             ValueError: Optuna is not installed.
@@ -97,7 +100,7 @@ class Search:
             batch = []
             for trial in asked:
                 chosen = {name: _suggest(trial, name, given) for name, given in self.space.items()}
-                batch.append(Proposal(chosen, expand(values, where, chosen), trial))
+                batch.append(Proposal(chosen, expand(values, where, {**overrides, **chosen}), trial))
             yield batch
             for proposal in batch:
                 failed = optuna.trial.TrialState.FAIL

@@ -19,7 +19,7 @@ from kova_rl.lab import files
 from kova_rl.lab.training.config import RunConfig
 from kova_rl.lab.training.versions import versions
 
-__all__ = ["Busy", "Checkpoint", "Store", "check_writable", "explained", "last_record", "stored"]
+__all__ = ["Busy", "Checkpoint", "Store", "check_writable", "explained", "stored"]
 
 KEPT = 2
 """Checkpoints that are kept: if the newest is damaged, the one before it serves."""
@@ -176,17 +176,6 @@ def explained(error: OSError, where: Path) -> str:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"may not write in {where} ({error.strerror}): choose another --out, or mend its rights"
     return f"{type(error).__name__}: {error}"
-
-
-def last_record(path: Path) -> dict[str, Any] | None:
-    """The newest whole record of a log that is being written."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 16_384))
-            lines = file.read().split(b"\n")
-        return dict(json.loads(lines[-2])) if len(lines) > 1 else None
-    except (OSError, ValueError):
-        return None
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:

@@ -73,7 +73,7 @@ class SweepRuns:
         check_fields(unflatten(chosen), "--set")
         values, console = read_sweep(self.file), Console()
         if "search" in values:
-            self._search({**values, **chosen}, console)
+            self._search(values, chosen, console)
             return
         runs = expand(values, self.file, chosen)
         if self.list:
@@ -101,11 +101,11 @@ class SweepRuns:
             return True
         return False
 
-    def _search(self, values: dict[str, Any], console: Console) -> None:
+    def _search(self, values: dict[str, Any], chosen: dict[str, Any], console: Console) -> None:
         """Batch by batch; then the proposals, the best first."""
         check_writable(self.out)
         search, tried = Search.of(values.pop("search"), self.file), []
-        for batch in search.proposals(values, self.file):
+        for batch in search.proposals(values, self.file, chosen):
             runs = {run.name: run for proposal in batch for run in proposal.runs}
             sweep = Sweep(list(runs.values()), self.out, self.retries)
             if self._supervise(sweep, console):
