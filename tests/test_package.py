@@ -27,13 +27,15 @@ def code_blocks(path: Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", path.read_text(), flags=re.S)
 
 
-def test_the_readmes_example_runs_as_it_stands() -> None:
-    (example,) = code_blocks(ROOT / "README.md", "python")
+@pytest.mark.parametrize(("index", "count"), [(0, 64), (1, 1)])
+def test_the_readmes_examples_run_as_they_stand(index: int, count: int) -> None:
+    examples = code_blocks(ROOT / "README.md", "python")
+    assert len(examples) == 2
     names: dict[str, object] = {}
-    exec(example, names)
+    exec(examples[index], names)
     belief = names["belief"]
     assert isinstance(belief, kova_rl.Belief)
-    assert belief.std.shape == (64,)
+    assert belief.std.shape == (count,)
 
 
 def test_the_readmes_commands_are_in_the_makefile() -> None:

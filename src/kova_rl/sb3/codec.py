@@ -102,7 +102,7 @@ class Encoder:
         where = (value.data_ptr(), value.shape, value.stride(), value.dtype, value.device)
         if value.numel() and where in self._seen:
             return self._seen[where][0]
-        order = sorted(range(value.ndim), key=lambda dim: -value.stride(dim))
+        order = sorted(range(value.ndim), key=lambda dim: -value.stride()[dim])
         plain = value.detach().cpu().resolve_conj().resolve_neg().permute(order).contiguous()
         dtype = str(plain.dtype).removeprefix("torch.")
         try:
