@@ -67,7 +67,21 @@ def test_the_command_line_explains_itself(capsys: pytest.CaptureFixture[str]) ->
         cli.main(["--help"])
     assert stop.value.code == 0
     shown = capsys.readouterr().out
-    assert all(command in shown for command in ("demo", "evaluate", "reproduce", "show", "study", "info"))
+    assert all(
+        command in shown
+        for command in (
+            "demo",
+            "evaluate",
+            "train",
+            "sweep",
+            "report",
+            "table",
+            "reproduce",
+            "show",
+            "study",
+            "info",
+        )
+    )
 
 
 def test_the_demo_makes_a_table_and_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,7 +168,11 @@ def test_layers_import_one_way() -> None:
         if "lab" not in path.relative_to(SOURCE).parts and path.name != "cli.py":
             assert not any(name.startswith("kova_rl.lab") for name in imports(path)), path
         if "sb3" not in path.relative_to(SOURCE).parts:
-            assert not any(name.startswith("stable_baselines3") for name in imports(path)), path
+            assert not any(name.startswith(("stable_baselines3", "sb3_contrib")) for name in imports(path)), (
+                path
+            )
+        if path.name != "on_ray.py":
+            assert not any(name.split(".")[0] == "ray" for name in imports(path)), path
 
 
 def test_importing_the_package_needs_no_optional_dependency() -> None:

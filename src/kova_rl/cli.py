@@ -15,6 +15,8 @@ import kova_rl
 from kova_rl.errors import KovaError
 from kova_rl.filter.checks import check_whole
 from kova_rl.lab.evaluation.command import Evaluate
+from kova_rl.lab.training.sweep_command import SweepRuns
+from kova_rl.lab.training.train_command import Train
 
 DESCRIPTION = """Value functions with error bars for deep reinforcement learning.
 
@@ -22,6 +24,9 @@ examples:
   kova demo                                   Kova, Adam and KTD learn a maze, in a minute
   kova evaluate                               policy evaluation where the truth is known
   kova evaluate --env CartPole-v1 --policy ppo.zip --algorithm PPO
+  kova train ppo Swimmer-v5 --critic kova     one run, which goes on where it was stopped
+  kova sweep mine.toml --jobs 4 --out runs    many runs: lists in the file multiply out
+  kova report runs                            their curves and tables, as one page
   kova reproduce fig1 --scale smoke           a figure of the paper
   kova show maze10 results/fig2/data/maze10_kova-eta-0.1_seed0.npz
   kova study --scale smoke                    the study that chose Kova's default
@@ -136,6 +141,34 @@ class Study:
 
 
 @dataclass
+class Report:
+    """Make one page of the runs in a folder: DIR/report.html, and its figures as PNG and PDF."""
+
+    directory: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR")]
+    """The folder that kova train or kova sweep wrote."""
+
+    def run(self) -> None:
+        try:
+            from kova_rl.lab.report import report
+        except ImportError:
+            raise ValueError("the page needs matplotlib: pip install 'kova-rl[plots]'") from None
+        print(f"Page: {report(self.directory)}")
+
+
+@dataclass
+class Table:
+    """Print what the runs in a folder have reached, with intervals, and what they took."""
+
+    directory: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR")]
+    """The folder that kova train or kova sweep wrote."""
+
+    def run(self) -> None:
+        from kova_rl.lab.report import table
+
+        table(self.directory, Console())
+
+
+@dataclass
 class Info:
     """Print versions, for a bug report."""
 
@@ -146,6 +179,10 @@ class Info:
 Command = (
     Annotated[Demo, tyro.conf.subcommand("demo")]
     | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
+    | Annotated[Train, tyro.conf.subcommand("train")]
+    | Annotated[SweepRuns, tyro.conf.subcommand("sweep")]
+    | Annotated[Report, tyro.conf.subcommand("report")]
+    | Annotated[Table, tyro.conf.subcommand("table")]
     | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
     | Annotated[Show, tyro.conf.subcommand("show")]
     | Annotated[Study, tyro.conf.subcommand("study")]
