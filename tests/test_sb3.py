@@ -16,6 +16,7 @@ from gymnasium import spaces
 from sb3_contrib import TRPO
 from stable_baselines3 import A2C, DDPG, DQN, PPO, SAC, TD3
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from torch import nn
 
@@ -261,6 +262,45 @@ def test_what_a_filter_can_not_do_is_refused_when_the_model_is_built() -> None:
         small(KovaSAC, exploration=Thompson())
     with pytest.raises(ValueError, match="exploration must be"):
         small(KovaDQN, exploration="thompson")
+    with pytest.raises(ValueError, match="Memoryless keeps none"):
+        small(KovaDQN, exploration=Thompson(), kova={"evolution": evolution.Memoryless(0.01)})
+    with pytest.raises(ValueError, match="c must be"):
+        Optimism(-1.0)
+
+
+def test_wrong_actions_are_refused() -> None:
+    dqn, ddpg = small(KovaDQN), small(KovaDDPG)
+    with pytest.raises(ValueError, match=r"one for each observation, \(5,\), got \(4,\)"):
+        dqn.value_distribution(np.zeros((5, 4), np.float32), np.zeros(4))
+    with pytest.raises(ValueError, match="whole numbers from 0 to 1"):
+        dqn.value_distribution(np.zeros((1, 4), np.float32), np.array([2]))
+    with pytest.raises(ValueError, match=r"\(5, 1\), got \(5, 2\)"):
+        ddpg.value_distribution(np.zeros((5, 3), np.float32), np.zeros((5, 2)))
+
+
+def test_a_policy_with_its_own_evaluation_is_left_to_it() -> None:
+    class Own(ActorCriticPolicy):
+        calls = 0
+
+        def evaluate_actions(self, obs: Any, actions: Any) -> Any:
+            Own.calls += 1
+            return super().evaluate_actions(obs, actions)
+
+    kwargs = {"n_steps": 16, "batch_size": 16, "n_epochs": 2, "seed": 0}
+    model = KovaPPO(Own, "CartPole-v1", **kwargs).learn(16)
+    usual = KovaPPO("MlpPolicy", "CartPole-v1", **kwargs).learn(16)
+    assert Own.calls == 2
+    for key, value in usual.policy.state_dict().items():
+        assert torch.equal(value, model.policy.state_dict()[key]), key
+
+
+def test_the_weights_of_a_host_can_be_gone_on_with(tmp_path: Path) -> None:
+    host = PPO("MlpPolicy", "CartPole-v1", n_steps=16, batch_size=16, seed=0).learn(16)
+    host.save(tmp_path / "host")
+    model = KovaPPO.load(tmp_path / "host", env=gym.make("CartPole-v1"), trust=True)
+    for key, value in host.policy.state_dict().items():
+        assert torch.equal(value, model.policy.state_dict()[key]), key
+    assert model.learn(16).value_distribution(np.zeros(4, np.float32)).std > 0
 
 
 def test_the_signature_is_the_hosts_and_ours() -> None:

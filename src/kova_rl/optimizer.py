@@ -265,6 +265,11 @@ class Kova(torch.optim.Optimizer):
                 for p, value in zip(tensors, kept, strict=True):
                     p.copy_(value)
 
+    @property
+    def tracked(self) -> bool:
+        """Whether there is a posterior. ``Memoryless`` keeps none."""
+        return self._structure.tracked
+
     def _refuse_inside_sampled(self, what: str) -> None:
         if self._sampling:
             raise KovaError(f"{what} inside sampled(): leave the block first, its weights are only a draw")

@@ -8,7 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.type_aliases import TensorDict
 from torch import Tensor, nn
 
 from kova_rl.errors import KovaError
@@ -105,22 +107,61 @@ class FilteredCritic(GuardedEnvironment, SafeSaving, BaseAlgorithm):
             )
         self.policy.set_training_mode(False)
         tensors, _ = self.policy.obs_to_tensor(obs)
-        given = None if actions is None else torch.as_tensor(actions, device=self.device)
+        given = None if actions is None else self._checked(actions, tensors)
         with torch.no_grad():
             return self._belief(tensors, given)
+
+    def _checked(self, actions: Any, obs: Any) -> Tensor:
+        """Actions as a tensor, one for each observation."""
+        given = torch.as_tensor(actions, device=self.device)
+        count = len(next(iter(obs.values())) if isinstance(obs, Mapping) else obs)
+        shape = (count, *(self.action_space.shape or ()))
+        if given.shape != shape and not (count == 1 and given.shape == shape[1:]):
+            raise ValueError(f"actions must be one for each observation, {shape}, got {tuple(given.shape)}")
+        if isinstance(self.action_space, spaces.Discrete):
+            first, last = int(self.action_space.start), int(self.action_space.start + self.action_space.n) - 1
+            if not bool(((given >= first) & (given <= last)).all()):
+                raise ValueError(
+                    f"actions must be whole numbers from {first} to {last}, got {given.tolist()}"
+                )
+        return given
 
     def _belief(self, obs: Any, actions: Tensor | None) -> Belief:
         raise NotImplementedError
 
     def _record_filters(self) -> None:
         """Write what the filters did to the logger."""
+        several = len(self._diagnostics) > 1
+        seen = {}
         for name, diagnostics in self._diagnostics.items():
-            prefix = "kova" if len(self._diagnostics) == 1 else f"kova/{name}"
-            diagnostics.record(self.logger, prefix, explained=self.explains_variance)
+            found = diagnostics.record(self.logger, f"kova/{name}" if several else "kova")
+            if found is not None:
+                seen[name] = found
+        if "v" in seen:  # where V is filtered it is the value; else the mean of the Q networks
+            seen = {"v": seen["v"]}
+        if seen:
+            losses, shares = zip(*seen.values(), strict=True)
+            self.logger.record("train/value_loss", sum(losses) / len(losses))
+            if self.explains_variance:
+                self.logger.record("train/explained_variance", sum(shares) / len(shares))
 
     def dump_logs(self, *args: Any) -> None:
         self._record_filters()
         super().dump_logs(*args)
+
+    def set_parameters(
+        self,
+        load_path_or_dict: str | TensorDict,
+        exact_match: bool = True,
+        device: torch.device | str = "auto",
+        trust: bool = False,
+    ) -> None:
+        """As the host's. Of parameters without filters, which are a host's, the weights are taken alone."""
+        found: Any = load_path_or_dict
+        foreign = isinstance(found, dict) and not any(name.startswith("filters.") for name in found)
+        if exact_match and foreign and vars(self.filters) and "policy" in found:
+            found, exact_match = {"policy": found["policy"]}, False  # its optimizers have other parameters
+        super().set_parameters(found, exact_match, device, trust)
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         modules, variables = super()._get_torch_save_params()

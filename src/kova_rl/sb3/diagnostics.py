@@ -6,6 +6,7 @@ from collections import deque
 
 import torch
 from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.utils import explained_variance
 from torch import Tensor
 
 from kova_rl.info import StepInfo
@@ -34,26 +35,26 @@ class Diagnostics:
         assert self._last is not None
         return self._last.loss
 
-    def record(self, logger: Logger, name: str, explained: bool) -> None:
+    def record(self, logger: Logger, name: str) -> tuple[float, float] | None:
         """Write to the logger, and forget.
 
         Args:
             logger: The host's.
             name: Before each key, such as ``kova``.
-            explained: Whether ``train/explained_variance`` is written too, for hosts that have none.
+
+        Returns:
+            Mean squared innovation and explained variance; None if there was no update.
         """
         if self._last is None:
-            return
+            return None
         innovation = torch.cat([innovation for innovation, _, _ in self._seen])
         logger.record(f"{name}/innovation_mean", float(innovation.mean()))
         logger.record(f"{name}/innovation_std", float(innovation.std(correction=0)))
         logger.record(f"{name}/nis", sum(nis for _, _, nis in self._seen) / len(self._seen))
         for key in ("update_norm", "variance_max", "variance_mean"):
             logger.record(f"{name}/{key}", getattr(self._last, key))
-        logger.record("train/value_loss", float(innovation.square().mean()))
-        spread = float(torch.cat([targets for _, targets, _ in self._seen]).var(correction=0))
-        if explained and spread > 0:
-            share = 1 - float(innovation.var(correction=0)) / spread
-            logger.record("train/explained_variance", share)
+        targets = torch.cat([targets for _, targets, _ in self._seen])
+        explained = explained_variance((targets - innovation).cpu().numpy(), targets.cpu().numpy())
         self._seen.clear()
         self._last = None
+        return float(innovation.square().mean()), float(explained)

@@ -12,7 +12,7 @@ from torch.nn.functional import smooth_l1_loss
 
 from kova_rl.posterior import Belief
 from kova_rl.sb3.critic import FilteredCritic, last_linear, release
-from kova_rl.sb3.exploration import Exploration, check_exploration
+from kova_rl.sb3.exploration import Exploration, check_exploration, check_posterior
 from kova_rl.sb3.guard import check_batch
 from kova_rl.sb3.off_policy import discounts, repeated
 
@@ -52,6 +52,7 @@ class KovaDQN(FilteredCritic, DQN):
         if self.kova is not None:
             module = self.q_net if self.kova.layers == "all" else last_linear(self.q_net)
             self._add_filter("q", module)
+            check_posterior(self.exploration, self._filter_of("q"))
             release(self.policy.optimizer, module)
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:

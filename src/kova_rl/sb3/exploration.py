@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from kova_rl.filter.checks import check_positive, check_whole
 from kova_rl.jacobian import Predict
 from kova_rl.optimizer import Kova
 
-__all__ = ["Exploration", "Optimism", "Thompson", "check_exploration"]
+__all__ = ["Exploration", "Optimism", "Thompson", "check_exploration", "check_posterior"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Exploration(ABC):
         candidates: For continuous actions: how many of the policy's own draws are compared.
     """
 
-    candidates: int = 16
+    candidates: int = field(default=16, kw_only=True)
 
     def __post_init__(self) -> None:
         check_whole("candidates", self.candidates, 2)
@@ -69,6 +69,15 @@ class Optimism(Exploration):
     def scores(self, kova: Kova, predict: Predict, seed: int) -> Tensor:
         belief = kova.posterior(predict)
         return belief.mean + self.c * belief.std
+
+
+def check_posterior(exploration: Exploration | None, kova: Kova) -> None:
+    """Refuse to explore by a filter that keeps no posterior."""
+    if exploration is not None and not kova.tracked:
+        raise ValueError(
+            f"exploration={exploration!r} needs a posterior, and {type(kova.evolution).__name__} keeps none: "
+            "use a tracked evolution, such as Leakage"
+        )
 
 
 def check_exploration(value: Any, filtered: bool) -> Exploration | None:

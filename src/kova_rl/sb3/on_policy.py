@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from kova_rl.filter.observation import MaxRatio
 from kova_rl.posterior import Belief
-from kova_rl.sb3.critic import FilteredCritic, release
+from kova_rl.sb3.critic import FilteredCritic, refuse_other_layers, release
 from kova_rl.sb3.guard import check_rollout
 
 __all__ = ["FilteredValue"]
@@ -56,7 +56,9 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
         buffer, policy = self.rollout_buffer, self.policy
         draw, evaluate = buffer.get, policy.evaluate_actions
         usual = type(policy).evaluate_actions is ActorCriticPolicy.evaluate_actions
-        whole = usual and self.kova is not None and self.kova.layers == "all"
+        assert self.kova is not None
+        layers = self.kova.layers
+        whole = usual and layers == "all"
         seen: dict[str, Any] = {}
         entropies: list[Tensor] = []
 
@@ -72,6 +74,7 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
                 entropy = distribution.entropy()
             else:
                 values, log_prob, entropy = evaluate(obs, actions)
+                values = values.detach() if layers == "all" else values
             seen["log_prob"] = log_prob.detach()
             entropies.append((-log_prob if entropy is None else entropy).detach().mean())
             return values, log_prob, entropy
@@ -116,6 +119,7 @@ def value_modules(policy: ActorCriticPolicy, layers: str) -> nn.Module:
     """
     if layers == "last":
         return policy.value_net
+    refuse_other_layers(policy.features_extractor)
     if policy.share_features_extractor and any(
         p.requires_grad for p in policy.features_extractor.parameters()
     ):

@@ -15,7 +15,7 @@ from torch.nn.functional import mse_loss
 from kova_rl.filter.checks import check_choice
 from kova_rl.posterior import Belief
 from kova_rl.sb3.critic import last_linear, release
-from kova_rl.sb3.exploration import Exploration, check_exploration
+from kova_rl.sb3.exploration import Exploration, check_exploration, check_posterior
 from kova_rl.sb3.guard import check_batch
 from kova_rl.sb3.off_policy import FilteredQ, discounts, flat, repeated
 from kova_rl.sb3.state_value import StateValue
@@ -82,6 +82,7 @@ class KovaSAC(FilteredQ, SAC):
             release(self.value_optimizer, module)
         if self.filtered in ("q", "both"):
             self._add_q_filters()
+            check_posterior(self.exploration, self._q_filters()[0])
 
     def _add_value_network(self) -> None:
         """V and its target are parts of the policy, so that they are saved and moved with it."""

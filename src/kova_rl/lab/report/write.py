@@ -13,11 +13,9 @@ from kova_rl.lab.report.groups import group
 from kova_rl.lab.report.page import page
 from kova_rl.lab.report.reading import read
 from kova_rl.lab.report.summary import finals, improvements, overheads
+from kova_rl.lab.training.commands import read_commands
 
 __all__ = ["report"]
-
-COMMANDS = "commands.txt"
-"""Beside the runs: the commands that made them, one a line. May be missing."""
 
 
 def report(directory: Path) -> Path:
@@ -64,11 +62,5 @@ def report(directory: Path) -> Path:
             drawn[section] = "\n".join(parts) or "<p>Nothing to draw yet.</p>"
     path = directory / "report.html"
     title = f"Report on {directory.resolve().name}"
-    files.write(path, page(title, runs, groups, tables, drawn, (command, *_commands(directory))).encode())
+    files.write(path, page(title, runs, groups, tables, drawn, (command, *read_commands(directory))).encode())
     return path
-
-
-def _commands(directory: Path) -> list[str]:
-    """Those that made the runs, if they left word."""
-    path = directory / COMMANDS
-    return list(dict.fromkeys(path.read_text(encoding="utf-8").splitlines())) if path.exists() else []

@@ -15,6 +15,7 @@ from kova_rl.lab.training.config import RunConfig
 from kova_rl.lab.training.critic import kova_of
 from kova_rl.lab.training.log import Log, read_log
 from kova_rl.lab.training.store import Checkpoint, Store
+from kova_rl.lab.training.tensorboard import write_events
 
 if TYPE_CHECKING:
     from kova_rl.sb3.session import Session
@@ -103,11 +104,13 @@ def _segments(
         finally:
             session.close()
         log.sync()
+        write_events(store.path, read_log(store.log_path))
         store.save(Checkpoint(segment, log.count.to_bytes(8, "big") + state))
 
 
 def _finish(session: Session, store: Store, log: Log, last: dict[str, Any]) -> dict[str, Any]:
     session.save(store.path / "model.zip")
+    write_events(store.path, read_log(store.log_path))
     summary = {
         "steps": session.steps,
         "seconds": round(session.seconds, 3),
