@@ -6,6 +6,7 @@ the time is that of one thread's processor, which other work on the machine does
 
 from __future__ import annotations
 
+import copy
 import sys
 import time
 from collections.abc import Callable
@@ -16,10 +17,13 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
+from sb3_contrib import TRPO
+from stable_baselines3 import PPO, SAC
 
 from kova_rl import Kova, evolution
 from kova_rl.sb3 import KovaPPO, KovaSAC, KovaTRPO
 
+HOST = "the host"
 ENVIRONMENT = "Hopper-v5"
 
 
@@ -28,6 +32,7 @@ class Case:
     """An algorithm with the paper's settings, the steps of a slice, and what the filter may cost."""
 
     make: Callable[..., Any]
+    host: Callable[..., Any]
     settings: dict[str, Any]
     slice: int
     paper: int
@@ -41,6 +46,7 @@ def tanh(width: int) -> dict[str, Any]:
 CASES = {
     "ppo": Case(
         KovaPPO,
+        PPO,
         {"n_steps": 2048, "batch_size": 64, "policy_kwargs": tanh(64)},
         2048,
         47,
@@ -48,6 +54,7 @@ CASES = {
     ),
     "trpo": Case(
         KovaTRPO,
+        TRPO,
         {
             "n_steps": 1024,
             "batch_size": 64,
@@ -61,6 +68,7 @@ CASES = {
     ),
     "sac": Case(
         KovaSAC,
+        SAC,
         {
             "buffer_size": 50_000,
             "batch_size": 64,
@@ -73,7 +81,8 @@ CASES = {
     ),
 }
 CRITICS: dict[str, Any] = {
-    "adam": None,
+    "the host, with Adam": HOST,
+    "kova=None": None,
     "default": {},
     "memoryless": {"evolution": evolution.Memoryless(0.01)},
 }
@@ -120,7 +129,10 @@ def measure(name: str, rounds: int) -> tuple[dict[str, list[float]], dict[str, f
     spent: dict[str, float] = {}
     models = {}
     for critic, kova in CRITICS.items():
-        models[critic] = case.make("MlpPolicy", ENVIRONMENT, seed=0, kova=kova, device="cpu", **case.settings)
+        own = {} if kova is HOST else {"kova": kova}
+        make = case.host if kova is HOST else case.make
+        settings = copy.deepcopy(case.settings)
+        models[critic] = make("MlpPolicy", ENVIRONMENT, seed=0, device="cpu", **own, **settings)
         models[critic].learn(case.slice + case.settings.get("learning_starts", 0))
     watch(models["default"].filters.v, spent)
     taken: dict[str, list[float]] = {critic: [] for critic in CRITICS}
@@ -138,7 +150,7 @@ def main(names: list[str], rounds: int = 9) -> bool:
     for name in names:
         case = CASES[name]
         taken, spent = measure(name, rounds)
-        base = median(taken["adam"])
+        base = median(next(iter(taken.values())))
         table = Table(
             title=f"{name.upper()} on {ENVIRONMENT}, slices of {case.slice} steps",
             caption=f"the paper: +{case.paper}% over Adam",
@@ -163,4 +175,4 @@ def main(names: list[str], rounds: int = 9) -> bool:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or list(CASES))
+    sys.exit(not main(sys.argv[1:] or list(CASES)))

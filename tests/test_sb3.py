@@ -15,6 +15,7 @@ import torch
 from gymnasium import spaces
 from sb3_contrib import TRPO
 from stable_baselines3 import A2C, DDPG, DQN, PPO, SAC, TD3
+from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
@@ -23,6 +24,7 @@ from torch import nn
 from kova_rl import KovaError, NonFiniteBatch, covariance, evolution, observation
 from kova_rl.info import StepInfo
 from kova_rl.sb3 import (
+    ACKTR,
     KovaA2C,
     KovaDDPG,
     KovaDQN,
@@ -294,13 +296,119 @@ def test_a_policy_with_its_own_evaluation_is_left_to_it() -> None:
         assert torch.equal(value, model.policy.state_dict()[key]), key
 
 
-def test_the_weights_of_a_host_can_be_gone_on_with(tmp_path: Path) -> None:
-    host = PPO("MlpPolicy", "CartPole-v1", n_steps=16, batch_size=16, seed=0).learn(16)
-    host.save(tmp_path / "host")
-    model = KovaPPO.load(tmp_path / "host", env=gym.make("CartPole-v1"), trust=True)
-    for key, value in host.policy.state_dict().items():
+@pytest.mark.parametrize("name", [*HOSTS, "acktr"])
+def test_the_weights_of_a_host_can_be_gone_on_with(name: str, tmp_path: Path) -> None:
+    if name == "acktr":
+        ours, host, env, arguments, steps = ACKTR, A2C, "CartPole-v1", copy.deepcopy(ON), 20
+    else:
+        ours, host, env, arguments, _, steps, _ = copy.deepcopy(HOSTS[name])
+    theirs = host("MlpPolicy", env, **arguments).learn(steps)
+    theirs.save(tmp_path / "host")
+    changed = {"value_network": False, "filtered": "q"} if name == "sac" else {}
+    with pytest.warns(UserWarning, match="its weights were loaded"):
+        model = ours.load(tmp_path / "host", env=gym.make(env), trust=True, **changed)
+    for key, value in theirs.policy.state_dict().items():
         assert torch.equal(value, model.policy.state_dict()[key]), key
-    assert model.learn(16).value_distribution(np.zeros(4, np.float32)).std > 0
+    model.learn(steps)
+    if name != "acktr":
+        assert bool((model.value_distribution(model.get_env().reset()).std > 0).all())
+
+
+def test_parameters_without_filters_are_refused() -> None:
+    model = small(KovaPPO)
+    found = {name: value for name, value in model.get_parameters().items() if not name.startswith("filters.")}
+    with pytest.raises(ValueError, match="do not match"):
+        model.set_parameters(found)
+
+
+class Trunk(nn.Module):
+    """Layers that policy and value may share, as a policy of a user's own may have."""
+
+    def __init__(self, shared: bool) -> None:
+        super().__init__()
+        self.pi = nn.Linear(4, 8)
+        self.vf = self.pi if shared else nn.Linear(4, 8)
+        self.extra = nn.Linear(8, 8)
+        self.latent_dim_pi = self.latent_dim_vf = 8
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.forward_actor(x), self.forward_critic(x)
+
+    def forward_actor(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.pi(x))
+
+    def forward_critic(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.extra(torch.tanh(self.vf(x))))
+
+
+@pytest.mark.parametrize("cls", [KovaPPO, KovaTRPO])
+def test_policies_of_your_own_are_filtered_by_what_the_value_depends_on(cls: Any) -> None:
+    class Own(ActorCriticPolicy):
+        shared = False
+
+        def _build_mlp_extractor(self) -> None:
+            self.mlp_extractor = Trunk(self.shared)  # type: ignore[assignment]
+
+    class Shared(Own):
+        shared = True
+
+    kwargs: dict[str, Any] = {"n_steps": 16, "batch_size": 16, "seed": 0}
+    model = cls(Own, "CartPole-v1", **kwargs)
+    tracked = {id(p) for p in model.filters.v.param_groups[0]["params"]}
+    trunk = model.policy.mlp_extractor
+    assert {id(p) for part in (trunk.vf, trunk.extra) for p in part.parameters()} < tracked
+    assert not {id(p) for p in trunk.pi.parameters()} & tracked
+    with pytest.raises(ValueError, match="share the weights of mlp_extractor"):
+        cls(Shared, "CartPole-v1", **kwargs)
+    last = cls(Shared, "CartPole-v1", kova={"layers": "last"}, **kwargs)
+    before = last.policy.mlp_extractor.extra.weight.clone()
+    last.learn(16)
+    assert not torch.equal(last.policy.mlp_extractor.extra.weight, before)
+
+
+def test_a_loaded_model_can_have_other_settings(tmp_path: Path) -> None:
+    small(KovaPPO).save(tmp_path / "model")
+    model = KovaPPO.load(tmp_path / "model", kova={"lr": 0.5, "eta": 0.1})
+    assert model.kova == KovaSettings(lr=0.5, eta=0.1)
+
+
+@pytest.mark.parametrize("cls", [KovaPPO, KovaDQN])
+def test_the_hosts_evaluation_callback_works_behind_normalisation(cls: Any) -> None:
+    training, evaluation = (VecNormalize(make_vec_env("CartPole-v1")) for _ in range(2))
+    callback = EvalCallback(evaluation, eval_freq=20, n_eval_episodes=1, verbose=0)
+    small(cls, training).learn(40, callback=callback)
+    assert callback.n_calls >= 40
+    assert np.isfinite(callback.last_mean_reward)
+    assert np.array_equal(training.obs_rms.mean.shape, evaluation.obs_rms.mean.shape)
+    plain = small(cls)
+    copied = copy.deepcopy(plain)
+    copied.learn(32)
+    assert plain.num_timesteps == 0
+
+
+def test_an_unfiltered_critic_logs_the_same_value_loss(tmp_path: Path) -> None:
+    for model in (small(KovaSAC, kova=None), small(KovaDQN, kova=None), small(KovaDDPG, kova=None)):
+        model.learn(60)
+        model._record_filters()
+        assert model.logger.name_to_value["train/value_loss"] > 0
+        assert "train/explained_variance" in model.logger.name_to_value
+        assert not any(key.startswith("kova/") for key in model.logger.name_to_value)
+
+
+def test_models_without_a_seed_have_draws_of_their_own() -> None:
+    one, two = (small(KovaDQN, exploration=Thompson(), seed=None) for _ in range(2))
+    for model in (one, two):
+        model._num_timesteps_at_start = 0
+    assert one._draws.seed(one) == one._draws.seed(one) != two._draws.seed(two)
+
+
+def test_the_value_network_of_sac_is_switched_to_evaluation() -> None:
+    model = small(KovaSAC).learn(40)
+    assert model.value_net.training
+    model.value_distribution(np.zeros((1, 3), np.float32))
+    assert not model.value_net.training
+    with pytest.raises(ValueError, match="use_sde"):
+        small(KovaSAC, filtered="q", exploration=Thompson(), use_sde=True)
 
 
 def test_the_signature_is_the_hosts_and_ours() -> None:
@@ -491,6 +599,7 @@ def test_the_hosts_logger_gets_the_filters_numbers(cls: Any, tmp_path: Path) -> 
 def test_the_value_loss_is_the_mean_squared_innovation() -> None:
     model = small(KovaPPO, n_epochs=1, n_steps=16, batch_size=16)
     model.learn(16)
+    model._record_filters()
     critic = small(KovaPPO, n_epochs=1, n_steps=16, batch_size=16).policy  # as it was before the one update
     returns = torch.as_tensor(model.rollout_buffer.returns.flatten())
     obs = torch.as_tensor(model.rollout_buffer.observations.reshape(16, -1))
@@ -507,11 +616,13 @@ class Poisoned(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gym.Env[Any, Any], at: int, what: str) -> None:
         super().__init__(env)
         self.at, self.what, self.count = at, what, 0
+        self.before: Any = lambda: None
 
     def step(self, action: Any) -> Any:
         obs, reward, terminated, truncated, info = self.env.step(action)
         self.count += 1
         if self.count == self.at:
+            self.before()
             return (
                 (obs, float("nan"), terminated, truncated, info)
                 if self.what == "reward"
@@ -526,14 +637,16 @@ class Poisoned(gym.Wrapper[Any, Any, Any, Any]):
 def test_a_nan_from_an_environment_changes_nothing(cls: Any, normalised: bool, what: str) -> None:
     name = "Pendulum-v1" if cls in (KovaSAC, KovaDDPG, KovaTD3) else "CartPole-v1"
     env: Any = DummyVecEnv([lambda: Poisoned(gym.make(name), 50, what)])
+    poisoned = env.envs[0]
     if normalised:
         env = VecNormalize(env)
     model = small(cls, env)
+    before: list[Any] = []
+    poisoned.before = lambda: before.append(copy.deepcopy(model.get_parameters()))
     with pytest.raises(NonFiniteBatch, match=f"gave the {what}"):
         model.learn(200)
-    assert all(bool(torch.isfinite(value).all()) for value in model.policy.state_dict().values())
-    for kova in vars(model.filters).values():
-        assert kova.state_dict()["state"] is not None
+    assert any(name.startswith("filters.") for name in before[0])
+    assert same(model.get_parameters(), before[0])
     if normalised:
         assert np.isfinite(env.ret_rms.var)
         assert env.ret_rms.count == pytest.approx(49 + 1e-4)  # the steps before it, and no more

@@ -5,12 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.type_aliases import TensorDict
 from torch import Tensor, nn
 
 from kova_rl.errors import KovaError
@@ -37,6 +36,8 @@ class FilteredCritic(GuardedEnvironment, SafeSaving, BaseAlgorithm):
     filters: SimpleNamespace
     """The filters by name: ``v``, ``q``, or ``q0`` and ``q1``. Empty if ``kova`` is None."""
 
+    noises: ClassVar[tuple[str, ...]] = ("BatchSize", "Adaptive", "Robust")
+    """The observation noises that the algorithm has the inputs of."""
     explains_variance = True
     """Whether the explained variance is ours to write, because the host does not."""
 
@@ -64,6 +65,10 @@ class FilteredCritic(GuardedEnvironment, SafeSaving, BaseAlgorithm):
         plain.sort(key=lambda p: p.kind)
         cls.__signature__ = inspect.Signature(plain[1:])  # type: ignore[attr-defined]
 
+    def _setup_model(self) -> None:
+        self.kova = KovaSettings.of(self.kova)  # load may have been given a dict
+        super()._setup_model()  # type: ignore[safe-super]
+
     def _add_filter(self, name: str, module: nn.Module, observation: Observation | None = None) -> None:
         assert self.kova is not None
         refuse_other_layers(module)
@@ -72,7 +77,7 @@ class FilteredCritic(GuardedEnvironment, SafeSaving, BaseAlgorithm):
         if missing:
             raise ValueError(
                 f"{type(built.observation).__name__} needs {', '.join(sorted(missing))}=, which "
-                f"{type(self).__name__} does not have: use BatchSize or Adaptive"
+                f"{type(self).__name__} does not have: use {', '.join(self.noises)}"
             )
         setattr(self.filters, name, built)
         self._diagnostics[name] = Diagnostics()
@@ -86,6 +91,12 @@ class FilteredCritic(GuardedEnvironment, SafeSaving, BaseAlgorithm):
         kova = self._filter_of(name)
         wanted = {key: noise_inputs[key] for key in kova.observation.inputs}
         self._diagnostics[name].add(kova.step(predict, targets, **wanted), targets)
+
+    def _note(self, name: str, predictions: Tensor, targets: Tensor) -> None:
+        """Remember what a critic that is not filtered predicted, for the same value loss in the logger."""
+        if name not in vars(self.filters):
+            noted = self._diagnostics.setdefault(name, Diagnostics())
+            noted.note(targets.flatten() - predictions.detach().flatten(), targets.flatten())
 
     def _filter_of(self, name: str) -> Kova:
         kova: Kova = getattr(self.filters, name)
@@ -131,7 +142,7 @@ class FilteredCritic(GuardedEnvironment, SafeSaving, BaseAlgorithm):
 
     def _record_filters(self) -> None:
         """Write what the filters did to the logger."""
-        several = len(self._diagnostics) > 1
+        several = len(vars(self.filters)) > 1
         seen = {}
         for name, diagnostics in self._diagnostics.items():
             found = diagnostics.record(self.logger, f"kova/{name}" if several else "kova")
@@ -148,20 +159,6 @@ class FilteredCritic(GuardedEnvironment, SafeSaving, BaseAlgorithm):
     def dump_logs(self, *args: Any) -> None:
         self._record_filters()
         super().dump_logs(*args)
-
-    def set_parameters(
-        self,
-        load_path_or_dict: str | TensorDict,
-        exact_match: bool = True,
-        device: torch.device | str = "auto",
-        trust: bool = False,
-    ) -> None:
-        """As the host's. Of parameters without filters, which are a host's, the weights are taken alone."""
-        found: Any = load_path_or_dict
-        foreign = isinstance(found, dict) and not any(name.startswith("filters.") for name in found)
-        if exact_match and foreign and vars(self.filters) and "policy" in found:
-            found, exact_match = {"policy": found["policy"]}, False  # its optimizers have other parameters
-        super().set_parameters(found, exact_match, device, trust)
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         modules, variables = super()._get_torch_save_params()

@@ -29,6 +29,10 @@ class Diagnostics:
         self._seen.append((info.innovation, targets, info.nis))
         self._last = info
 
+    def note(self, innovation: Tensor, targets: Tensor) -> None:
+        """One more update, of a critic that is not filtered."""
+        self._seen.append((innovation, targets, 0.0))
+
     @property
     def last_loss(self) -> float:
         """Mean squared innovation of the last update."""
@@ -45,14 +49,15 @@ class Diagnostics:
         Returns:
             Mean squared innovation and explained variance; None if there was no update.
         """
-        if self._last is None:
+        if not self._seen:
             return None
         innovation = torch.cat([innovation for innovation, _, _ in self._seen])
-        logger.record(f"{name}/innovation_mean", float(innovation.mean()))
-        logger.record(f"{name}/innovation_std", float(innovation.std(correction=0)))
-        logger.record(f"{name}/nis", sum(nis for _, _, nis in self._seen) / len(self._seen))
-        for key in ("update_norm", "variance_max", "variance_mean"):
-            logger.record(f"{name}/{key}", getattr(self._last, key))
+        if self._last is not None:
+            logger.record(f"{name}/innovation_mean", float(innovation.mean()))
+            logger.record(f"{name}/innovation_std", float(innovation.std(correction=0)))
+            logger.record(f"{name}/nis", sum(nis for _, _, nis in self._seen) / len(self._seen))
+            for key in ("update_norm", "variance_max", "variance_mean"):
+                logger.record(f"{name}/{key}", getattr(self._last, key))
         targets = torch.cat([targets for _, targets, _ in self._seen])
         explained = explained_variance((targets - innovation).cpu().numpy(), targets.cpu().numpy())
         self._seen.clear()

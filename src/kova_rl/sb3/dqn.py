@@ -12,7 +12,7 @@ from torch.nn.functional import smooth_l1_loss
 
 from kova_rl.posterior import Belief
 from kova_rl.sb3.critic import FilteredCritic, last_linear, release
-from kova_rl.sb3.exploration import Exploration, check_exploration, check_posterior
+from kova_rl.sb3.exploration import Draws, Exploration, check_exploration, check_posterior
 from kova_rl.sb3.guard import check_batch
 from kova_rl.sb3.off_policy import discounts, repeated
 
@@ -45,6 +45,7 @@ class KovaDQN(FilteredCritic, DQN):
     ) -> None:
         self.double = double
         self.exploration = check_exploration(exploration, kwargs.get("kova", {}) is not None)
+        self._draws = Draws()
         super().__init__(*args, **kwargs)
 
     def _setup_model(self) -> None:
@@ -84,7 +85,9 @@ class KovaDQN(FilteredCritic, DQN):
         """The host's step for what its optimizer keeps, the filter's for the rest; the loss before it."""
         actions, loss = data.actions.long(), None
         if self.kova is None or self.kova.layers == "last":
-            huber = smooth_l1_loss(self.q_net(data.observations).gather(1, actions), targets)
+            values = self.q_net(data.observations).gather(1, actions)
+            self._note("q", values, targets)
+            huber = smooth_l1_loss(values, targets)
             loss = huber.item()
             self.policy.optimizer.zero_grad()
             huber.backward()
@@ -117,7 +120,7 @@ class KovaDQN(FilteredCritic, DQN):
         self.policy.set_training_mode(False)
         obs, vectorised = self.policy.obs_to_tensor(observation)
         count = int(self.action_space.n)  # type: ignore[attr-defined]
-        seed = hash((self.seed or 0, self._episode_num)) & 0xFFFFFFFF
+        seed = self._draws.seed(self)
         scores = self.exploration.scores(self.filters.q, self._all_actions(obs), seed).reshape(-1, count)
         best = scores.argmax(1).cpu().numpy()
         return (best if vectorised else best[0]), state

@@ -6,14 +6,16 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from torch import Tensor
 
 from kova_rl.filter.checks import check_positive, check_whole
 from kova_rl.jacobian import Predict
 from kova_rl.optimizer import Kova
 
-__all__ = ["Exploration", "Optimism", "Thompson", "check_exploration", "check_posterior"]
+__all__ = ["Draws", "Exploration", "Optimism", "Thompson", "check_exploration", "check_posterior"]
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,24 @@ class Optimism(Exploration):
     def scores(self, kova: Kova, predict: Predict, seed: int) -> Tensor:
         belief = kova.posterior(predict)
         return belief.mean + self.c * belief.std
+
+
+class Draws:
+    """Which draw an episode acts on: a seed that stays the same until an episode ends."""
+
+    def __init__(self) -> None:
+        self._generator: np.random.Generator | None = None
+        self._episode: tuple[int, int] | None = None
+        self._seed = 0
+
+    def seed(self, model: OffPolicyAlgorithm) -> int:
+        """The seed of the model's present episode. Models without a seed have draws of their own."""
+        if self._generator is None:
+            self._generator = np.random.default_rng(model.seed)
+        episode = (model._num_timesteps_at_start, model._episode_num)
+        if episode != self._episode:
+            self._episode, self._seed = episode, int(self._generator.integers(2**32))
+        return self._seed
 
 
 def check_posterior(exploration: Exploration | None, kova: Kova) -> None:

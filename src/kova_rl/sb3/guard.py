@@ -4,51 +4,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize, is_vecenv_wrapped
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 
 from kova_rl.errors import NonFiniteBatch
 
-__all__ = ["FiniteGuard", "GuardedEnvironment", "check_batch", "check_rollout", "guarded"]
+__all__ = ["GuardedEnvironment", "check_batch", "check_rollout", "guarded"]
 
 
-class FiniteGuard(VecEnvWrapper):
-    """Raises ``NonFiniteBatch`` for a NaN or an infinity that comes from an environment."""
+def check_finite(what: str, values: Any, at: int | None = None) -> None:
+    """Raise if what an environment gave is not finite.
 
-    def reset(self) -> Any:
-        observations = self.venv.reset()
-        self._check("observation", observations)
-        return observations
-
-    def step_wait(self) -> Any:
-        step = observations, rewards, dones, infos = self.venv.step_wait()
-        self._check("reward", rewards)
-        self._check("observation", observations)
-        for index in np.flatnonzero(dones):
-            self._check("observation", infos[index].get("terminal_observation", ()), at=int(index))
-        return step
-
-    def _check(self, what: str, values: Any, at: int | None = None) -> None:
-        """Raise if a value is not finite; ``at`` is the environment, or None if the rows are environments."""
-        if isinstance(values, Mapping):
-            for name, value in values.items():
-                self._check(f"{what} {name!r}", value, at)
-        elif isinstance(values, np.ndarray):
-            if values.dtype.kind == "f" and not np.isfinite(values).all():
-                rows = ~np.isfinite(values.reshape(len(values) if at is None else 1, -1)).all(1)
-                row = int(rows.argmax())
-                raise NonFiniteBatch(
-                    f"environment {row if at is None else at} gave the {what} "
-                    f"{values[row] if at is None else values}. Nothing has learned from it, and the "
-                    "normalisation statistics do not hold it: look into the environment, or clip its numbers"
-                )
-        else:
-            for index, value in enumerate(values):
-                self._check(f"{what} [{index}]", value, at)
+    Args:
+        what: A reward or an observation.
+        values: Arrays, in whatever structure the space has.
+        at: The environment; None if the rows are environments.
+    """
+    if isinstance(values, Mapping):
+        for name, value in values.items():
+            check_finite(f"{what} {name!r}", value, at)
+    elif isinstance(values, np.ndarray):
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            rows = ~np.isfinite(values.reshape(len(values) if at is None else 1, -1)).all(1)
+            row = int(rows.argmax())
+            raise NonFiniteBatch(
+                f"environment {row if at is None else at} gave the {what} "
+                f"{values[row] if at is None else values}. Nothing has learned from it, and the "
+                "normalisation statistics do not hold it: look into the environment, or clip its numbers"
+            )
+    else:
+        for index, value in enumerate(values):
+            check_finite(f"{what} [{index}]", value, at)
 
 
 class GuardedEnvironment(BaseAlgorithm):
@@ -60,18 +51,41 @@ class GuardedEnvironment(BaseAlgorithm):
 
 
 def guarded(env: VecEnv) -> VecEnv:
-    """The environment with a guard in it: inside a ``VecNormalize``, whose statistics a NaN would ruin."""
-    if is_vecenv_wrapped(env, FiniteGuard):
-        return env
-    innermost, inner = None, env
+    """The same environment with a guard: inside a ``VecNormalize``, whose statistics a NaN would ruin.
+
+    It is a class with two methods more and not a wrapper, because the host compares the wrappers of the
+    environments for training and for evaluation.
+    """
+    watched, inner = env, env
     while isinstance(inner, VecEnvWrapper):
         if isinstance(inner, VecNormalize):
-            innermost = inner
+            watched = inner.venv
         inner = inner.venv
-    if innermost is None:
-        return FiniteGuard(env)
-    innermost.venv = FiniteGuard(innermost.venv)
+    if not vars(type(watched)).get("guards_numbers"):
+        watched.__class__ = _guarded_class(type(watched))
     return env
+
+
+@cache
+def _guarded_class(cls: Any) -> type[VecEnv]:
+    class Guarded(cls):  # type: ignore[misc]
+        guards_numbers = True
+
+        def reset(self) -> Any:
+            observations = super().reset()
+            check_finite("observation", observations)
+            return observations
+
+        def step_wait(self) -> Any:
+            step = observations, rewards, dones, infos = super().step_wait()
+            check_finite("reward", rewards)
+            check_finite("observation", observations)
+            for index in np.flatnonzero(dones):
+                check_finite("observation", infos[index].get("terminal_observation", ()), at=int(index))
+            return step
+
+    Guarded.__name__, Guarded.__qualname__ = cls.__name__, cls.__qualname__
+    return Guarded
 
 
 def check_rollout(buffer: RolloutBuffer) -> None:

@@ -53,9 +53,10 @@ class FilteredQ(FilteredCritic, OffPolicyAlgorithm):
         loss = 0.0
         self.critic.zero_grad()  # also what the actor's loss has left there
         if not filtered or (self.kova is not None and self.kova.layers == "last"):
-            critic_loss = factor * sum(
-                mse_loss(q, targets) for q in self.critic(data.observations, data.actions)
-            )
+            values = self.critic(data.observations, data.actions)
+            for index, q in enumerate(values):
+                self._note(f"q{index}", q, targets)
+            critic_loss = factor * sum(mse_loss(q, targets) for q in values)
             assert isinstance(critic_loss, Tensor)
             loss = critic_loss.item()
             critic_loss.backward()

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from kova_rl.filter.observation import MaxRatio
 from kova_rl.posterior import Belief
-from kova_rl.sb3.critic import FilteredCritic, refuse_other_layers, release
+from kova_rl.sb3.critic import FilteredCritic, release
 from kova_rl.sb3.guard import check_rollout
+from kova_rl.sb3.value_modules import value_modules
 
 __all__ = ["FilteredValue"]
 
@@ -28,13 +29,16 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
     """A mixin for PPO, A2C and TRPO: V(s) is filtered, the policy keeps the host's optimizer."""
 
     policy: ActorCriticPolicy
+    _unfiltered: list[nn.Parameter]
+    """The critic's own weights that its host keeps, where the last layer alone is filtered."""
+    noises = ("MaxRatio", "ImportanceWeighted", "BatchSize", "Adaptive", "Robust")
     explains_variance = False
 
     def _setup_model(self) -> None:
         super()._setup_model()
         if self.kova is None:
             return
-        module = value_modules(self.policy, self.kova.layers)
+        module, self._unfiltered = value_modules(self.policy, self.kova.layers)
         self._add_filter("v", module, MaxRatio())
         release(self.policy.optimizer, module)
 
@@ -48,7 +52,6 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
             return
         with self._filtering():
             super().train()
-        self._record_filters()
 
     @contextmanager
     def _filtering(self) -> Iterator[None]:
@@ -94,7 +97,7 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
 
     def _filter_values(self, minibatch: RolloutBufferSamples, log_prob: Tensor) -> None:
         """One update of V on a minibatch, with the ratio of the new policy to the one that acted."""
-        ratio = torch.exp(log_prob - minibatch.old_log_prob)
+        ratio = torch.exp((log_prob - minibatch.old_log_prob).clamp(-80, 80))  # finite in float32
         self.filters.v.zero_grad()  # of the host's loss, which reaches the head when it alone is filtered
         predict = self.policy.predict_values
         self._filter(
@@ -105,31 +108,10 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
             weight=ratio,
         )
 
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "_unfiltered"]
+
     def _belief(self, obs: Any, actions: Tensor | None) -> Belief:
         if actions is not None:
             raise ValueError("this critic is V(s), which has no actions: leave them out")
         return self._filter_of("v").posterior(lambda: self.policy.predict_values(obs).flatten())
-
-
-def value_modules(policy: ActorCriticPolicy, layers: str) -> nn.Module:
-    """The part of the policy that is the critic, or its last layer.
-
-    Raises:
-        ValueError: It shares trainable weights with the policy.
-    """
-    if layers == "last":
-        return policy.value_net
-    refuse_other_layers(policy.features_extractor)
-    if policy.share_features_extractor and any(
-        p.requires_grad for p in policy.features_extractor.parameters()
-    ):
-        raise ValueError(
-            f"policy and value share the features extractor {type(policy.features_extractor).__name__}, "
-            "whose weights can't follow a filter and the policy's gradient at once: pass policy_kwargs="
-            "dict(share_features_extractor=False), or filter the value head alone with "
-            "kova=dict(layers='last')"
-        )
-    parts = {"hidden": policy.mlp_extractor.value_net, "head": policy.value_net}
-    if not policy.share_features_extractor:
-        parts["features"] = policy.vf_features_extractor
-    return nn.ModuleDict(parts)

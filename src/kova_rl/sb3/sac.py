@@ -8,14 +8,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from stable_baselines3 import SAC
-from stable_baselines3.common.utils import polyak_update
+from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from kova_rl.filter.checks import check_choice
 from kova_rl.posterior import Belief
 from kova_rl.sb3.critic import last_linear, release
-from kova_rl.sb3.exploration import Exploration, check_exploration, check_posterior
+from kova_rl.sb3.exploration import Draws, Exploration, check_exploration, check_posterior
 from kova_rl.sb3.guard import check_batch
 from kova_rl.sb3.off_policy import FilteredQ, discounts, flat, repeated
 from kova_rl.sb3.state_value import StateValue
@@ -68,6 +68,12 @@ class KovaSAC(FilteredQ, SAC):
         self.value_network, self.filtered = value_network, chosen
         uses_q = kwargs.get("kova", {}) is not None and chosen != "v"
         self.exploration = check_exploration(exploration, uses_q)
+        if exploration is not None and kwargs.get("use_sde"):
+            raise ValueError(
+                "exploration compares draws of the policy, and with use_sde=True all are one: leave "
+                "one of the two out"
+            )
+        self._draws = Draws()
         super().__init__(*args, **kwargs)
 
     def _setup_model(self) -> None:
@@ -96,7 +102,7 @@ class KovaSAC(FilteredQ, SAC):
         )
 
     def train(self, gradient_steps: int, batch_size: int = 64) -> None:
-        self.policy.set_training_mode(True)
+        self._set_training_mode(True)
         optimizers = [self.actor.optimizer, self.critic.optimizer]
         optimizers += [self.value_optimizer] if self.value_network else []
         optimizers += [] if self.ent_coef_optimizer is None else [self.ent_coef_optimizer]
@@ -166,7 +172,9 @@ class KovaSAC(FilteredQ, SAC):
         loss = 0.0
         if not filtered or (self.kova is not None and self.kova.layers == "last"):
             value_net.zero_grad()
-            value_loss = 0.5 * mse_loss(value_net(data.observations), targets)
+            values = value_net(data.observations)
+            self._note("v", values, targets)
+            value_loss = 0.5 * mse_loss(values, targets)
             loss = value_loss.item()
             value_loss.backward()
             self.value_optimizer.step()
@@ -180,6 +188,8 @@ class KovaSAC(FilteredQ, SAC):
         if self.value_network:
             online, target = self.value_net, self.value_net_target
             polyak_update(online.parameters(), target.parameters(), self.tau)
+            kept, slow = (get_parameters_by_name(network, ["running_"]) for network in (online, target))
+            polyak_update(kept, slow, 1.0)
         polyak_update(self.critic.parameters(), self.critic_target.parameters(), self.tau)
         polyak_update(self.batch_norm_stats, self.batch_norm_stats_target, 1.0)
 
@@ -199,7 +209,7 @@ class KovaSAC(FilteredQ, SAC):
             rows = repeated(obs, count)
             actions = self.actor(rows)
             inputs = self._q_inputs(rows, actions)
-        seed = hash((self.seed or 0, self._episode_num)) & 0xFFFFFFFF
+        seed = self._draws.seed(self)
         scores = torch.stack(
             [
                 self.exploration.scores(kova, partial(flat, network, inputs), seed + index)
@@ -212,7 +222,14 @@ class KovaSAC(FilteredQ, SAC):
         taken = self.policy.unscale_action(shaped)
         return (taken if vectorised else taken[0]), state
 
+    def _set_training_mode(self, mode: bool) -> None:
+        """The host's, which does not know of V."""
+        self.policy.set_training_mode(mode)
+        if self.value_network:
+            self.value_net.set_training_mode(mode)
+
     def _belief(self, obs: Any, actions: Tensor | None) -> Belief:
+        self._set_training_mode(False)
         if actions is None and hasattr(self.filters, "v"):
             return self._filter_of("v").posterior(lambda: self.value_net(obs))
         if not self._q_filters():

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from inspect import getattr_static
 from types import FunctionType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.save_util import recursive_getattr
 from stable_baselines3.common.type_aliases import GymEnv, TensorDict
 
+from kova_rl.errors import KovaError
 from kova_rl.sb3 import archive, normalisation, replay
 from kova_rl.sb3.archive import Target
 
@@ -27,6 +31,19 @@ OUTSIDE = ("env", "policy", "replay_buffer", "rollout_buffer", "_logger", "_vec_
 METHODS = (FunctionType, property, classmethod, staticmethod)
 
 
+_FOREIGN: ContextVar[bool] = ContextVar("foreign", default=False)
+"""While a file of the host's own is loaded, which may be of another class."""
+
+
+@contextmanager
+def _foreign() -> Iterator[None]:
+    token = _FOREIGN.set(True)
+    try:
+        yield
+    finally:
+        _FOREIGN.reset(token)
+
+
 class SafeSaving(BaseAlgorithm):
     """Saves to a file of JSON and arrays. Put it first: ``class Ours(SafeSaving, PPO)``.
 
@@ -35,6 +52,8 @@ class SafeSaving(BaseAlgorithm):
     are not in the file; see :meth:`save_replay_buffer` for the last.
     """
 
+    torch_variables: ClassVar[tuple[str, ...]] = ("log_ent_coef", "ent_coef_tensor")
+    """What a file may set besides weights and optimizers: the host's entropy coefficients."""
     _kept_normalisation: dict[str, Any] | None = None
 
     def save(
@@ -96,10 +115,14 @@ class SafeSaving(BaseAlgorithm):
             ValueError: The file is damaged, of another class, not of ours, or names an unknown class.
         """
         if trust and not archive.is_ours(path):
-            return super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
+            with _foreign():
+                return super().load(
+                    path, env, device, custom_objects, print_system_info, force_reset, **kwargs
+                )
         parts, arrays, libraries = archive.read(path, "model", *PARTS)
         cls._check_class(str(parts["about"].get("class")))
         cls._check_names(parts["data"])
+        cls._check_variables(parts["variables"])
         data = {**archive.decoded(parts["data"], arrays, skip=custom_objects), **(custom_objects or {})}
         missing = [name for name in NEEDED if name not in data]
         if missing:
@@ -136,7 +159,17 @@ class SafeSaving(BaseAlgorithm):
         if not isinstance(found, dict) and not (trust and not archive.is_ours(found)):
             parts, arrays, _ = archive.read(found, "model", *PARTS)
             found = archive.decoded(parts["params"], arrays)
-        super().set_parameters(found, exact_match, device)
+        try:
+            super().set_parameters(found, exact_match, device)
+        except (KovaError, KeyError, ValueError):
+            if not _FOREIGN.get():
+                raise
+            super().set_parameters({"policy": found["policy"]}, False, device)
+            warnings.warn(
+                f"the file is of another class than {type(self).__name__}: its weights were loaded, and the "
+                "optimizers and filters begin anew",
+                stacklevel=3,
+            )
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
         """Set the environment, with the statistics of ``VecNormalize`` that :meth:`load` kept for it."""
@@ -166,6 +199,12 @@ class SafeSaving(BaseAlgorithm):
             super().load_replay_buffer(path, truncate_last_traj)  # type: ignore[misc]
             return
         vars(self)["replay_buffer"] = replay.read(path, self.env, self.device, truncate_last_traj)
+
+    @classmethod
+    def _check_variables(cls, names: Iterable[str]) -> None:
+        unknown = sorted(set(names) - set(cls.torch_variables))
+        if unknown:
+            raise ValueError(f"the file has the variables {', '.join(unknown)}, which {cls.__name__} has not")
 
     @classmethod
     def _check_class(cls, saved: str) -> None:

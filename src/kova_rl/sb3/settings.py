@@ -20,7 +20,7 @@ __all__ = ["KovaSettings"]
 
 @dataclass(frozen=True)
 class KovaSettings:
-    """The settings of a filtered critic. What is None is chosen so that it goes with the rest.
+    """The settings of a filtered critic. What is None is the default for the noise that is chosen.
 
     Args:
         covariance: What is kept of P, see :mod:`kova_rl.covariance`; None is ``LowRank(32)``.

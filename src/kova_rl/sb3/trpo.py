@@ -52,7 +52,6 @@ class KovaTRPO(FilteredValue, TRPO):
             for minibatch in self.rollout_buffer.get(self.batch_size)
         ]
         self.logger.record("train/entropy", float(np.mean(entropies)))
-        self._record_filters()
 
     def _learn_values(self, minibatch: RolloutBufferSamples) -> float:
         """The critic's step on one minibatch; gives the policy's entropy on it."""
@@ -70,12 +69,9 @@ class KovaTRPO(FilteredValue, TRPO):
 
     def _learn_features(self, minibatch: RolloutBufferSamples) -> None:
         """The host's step for the layers of the critic that are not filtered."""
-        body = list(self.policy.mlp_extractor.value_net.parameters())
-        if not self.policy.share_features_extractor:
-            body += self.policy.vf_features_extractor.parameters()
-        if not body:  # the features are the policy's, and the host lets no value loss move those
+        if not self._unfiltered:  # the features are the policy's, and the host lets no value loss move those
             return
         values = self.policy.predict_values(minibatch.observations).flatten()
         self.policy.optimizer.zero_grad()
-        mse_loss(minibatch.returns, values).backward(inputs=body)
+        mse_loss(minibatch.returns, values).backward(inputs=self._unfiltered)
         self.policy.optimizer.step()
