@@ -13,7 +13,7 @@ from rich.console import Console
 
 from kova_rl.lab.report import DamagedRun, read, report, table
 from kova_rl.lab.report.groups import baseline, group, normalised
-from kova_rl.lab.report.summary import EVERYWHERE, finals, improvements, overheads
+from kova_rl.lab.report.summary import EVERYWHERE, best, finals, improvements, overheads
 
 ENVIRONMENTS = ("Swimmer-v5", "Hopper-v5", "HalfCheetah-v5", "Ant-v5", "Walker2d-v5")
 LEVEL = {"kova": 1.2, "memoryless": 1.0, "adam": 0.8, "kfac": 0.6}
@@ -195,14 +195,38 @@ class TestSummary:
         for lr in (1e-3, 1e-4):
             write_runs(tmp_path, ("ppo",), ENVIRONMENTS[:2], ("adam",), 4, lr=lr)
         groups = group(read(tmp_path))
-        best = baseline(groups, "ppo", "Hopper-v5")
-        assert best is not None
+        kova = next(g for g in groups if (g.environment, g.critic) == ("Hopper-v5", "kova"))
+        adam = baseline(groups, kova)
+        assert adam is not None
         rows = improvements(groups)
         assert [row.environment for row in rows] == ["Hopper-v5", "Swimmer-v5", EVERYWHERE]
-        kova = next(g for g in groups if (g.environment, g.critic) == ("Hopper-v5", "kova"))
-        wins = (kova.final[:, None] > best.final).mean()
+        wins = (kova.final[:, None] > adam.final).mean()
         assert rows[0].probability == pytest.approx(wins)
         assert rows[2].probability == pytest.approx((rows[0].probability + rows[1].probability) / 2)
+
+    def test_improvement_is_against_runs_of_as_many_steps(self, tmp_path):
+        for steps in (100_000, 50_000):
+            write_runs(tmp_path, ("ppo",), ("Hopper-v5",), ("kova",), 2, steps=steps)
+        write_runs(tmp_path, ("ppo",), ("Hopper-v5",), ("adam",), 2, steps=50_000)
+        (row,) = improvements(group(read(tmp_path)))
+        assert row.label == "kova steps=50000"
+
+    def test_the_best_of_several_settings(self, tmp_path):
+        for eta in (0.1, 0.01, 0.001):
+            write_runs(tmp_path, ("ppo",), ENVIRONMENTS[:2], ("kova",), 2, eta=eta)
+        write_runs(tmp_path, ("ppo",), ENVIRONMENTS[:2], ("adam",), 2)
+        ends = finals(group(read(tmp_path)))
+        rows = best(ends)
+        assert [(row.first.group.environment, row.first.group.critic, row.tried) for row in rows] == [
+            ("Hopper-v5", "kova", 3),
+            ("Swimmer-v5", "kova", 3),
+        ]
+        hopper = [e.iqm for e in ends if (e.group.environment, e.group.critic) == ("Hopper-v5", "kova")]
+        assert [rows[0].first.iqm, rows[0].second.iqm] == sorted(hopper)[:0:-1]
+        console = Console(width=100, record=True, file=io.StringIO())
+        table(tmp_path, console)
+        assert f"{rows[0].first.group.label} " in console.export_text().split("best settings")[1]
+        assert "Best settings" in report(tmp_path).read_text()
 
     def test_overhead_is_of_a_step_beside_the_papers(self, tmp_path):
         write_run(tmp_path, "sac", "Ant-v5", "kova", 0)
@@ -247,7 +271,10 @@ class TestReport:
         assert path == small / "report.html"
         assert not re.search(r'(src|href)="(https?:)?//', text)
         names = re.findall(r'<figure id="([^"]+)"', text)
-        assert names == ["curves_ppo_mean", "curves_ppo_iqm", "improvement", "aggregate", "profiles", "times"]
+        assert names == [
+            *("curves_ppo_mean", "curves_ppo_iqm", "policy_ppo", "improvement", "aggregate", "profiles"),
+            "times",
+        ]
         for name in names:
             assert (small / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
             assert (small / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
@@ -256,6 +283,25 @@ class TestReport:
         assert "3 seeds, 100,000 steps. 2 runs that failed or are not finished are left out." in captions[0]
         assert "With 3 seeds, 95% intervals held the truth in 73-76% of simulations." in captions[1]
         assert "NaN in &lt;obs&gt;" in text
+
+    def test_draws_what_the_critic_does_to_the_policy(self, tmp_path):
+        """Hosts log the entropy under two names, and some quantities not at all."""
+        for critic in ("kova", "adam"):
+            path = write_run(tmp_path, "ppo", "Swimmer-v5", critic, 0) / "log.jsonl"
+            records = [json.loads(line) for line in path.read_text().splitlines()]
+            for i, record in enumerate(records):
+                record["train/policy_gradient_loss"] = -0.01 * i
+                if critic == "adam":
+                    record["train/entropy_loss"] = -record.pop("train/entropy")
+            path.write_text("".join(json.dumps(record) + "\n" for record in records))
+        for g in group(read(tmp_path)):
+            assert list(g.runs[0].logged) == ["policy entropy", "policy loss", "value loss"]
+            _, values = g.curves_of("policy entropy")
+            assert (values == 2).all()
+            assert g.curves_of("explained variance")[1].size == 0
+        drawn = report(tmp_path).read_text().split('<figure id="policy_ppo">')[1].split("</figure>")[0]
+        panels = re.findall(r'<svg role="img" aria-label="([^"]+)"', drawn)
+        assert panels == [f"Swimmer-v5: {name}" for name in ("policy entropy", "policy loss", "value loss")]
 
     def test_names_the_commands_that_made_the_runs(self, small):
         (small / "commands.txt").write_text("kova sweep <a>.toml\n")
@@ -332,7 +378,7 @@ class TestInABrowser:
         page = opened()
         assert page.problems == []
         figures = page.locator("figure").all()
-        assert len(figures) == 6
+        assert len(figures) == 7
         for figure in figures:
             panels = figure.locator(".panels svg").all()
             assert panels

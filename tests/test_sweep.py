@@ -80,7 +80,7 @@ def test_a_mistake_in_a_sweep_is_refused_before_anything_runs(change: dict[str, 
 def test_the_papers_sweeps_come_with_the_package(tmp_path: Path) -> None:
     counts = {name: len(expand(read_sweep(name), name)) for name in ("fig3", "ablation", "grid")}
     assert counts == {
-        "fig3": 5 * 8 * (3 * 3 + 1),
+        "fig3": 5 * 8 * (3 * 3 + 3),
         "ablation": 2 * 8 * (2 * 3 * 2 + 1),
         "grid": 5 * 8 * (3 * 2 * 3 + 3 * 2),
     }

@@ -27,7 +27,7 @@ examples:
   kova train ppo Swimmer-v5 --critic kova     one run, which goes on where it was stopped
   kova sweep mine.toml --jobs 4 --out runs    many runs: lists in the file multiply out
   kova report runs                            their curves and tables, as one page
-  kova reproduce fig1 --scale smoke           a figure of the paper
+  kova reproduce fig3 --scale smoke           a figure of the paper; --list has all
   kova show maze10 results/fig2/data/maze10_kova-eta-0.1_seed0.npz
   kova study --scale smoke                    the study that chose Kova's default
   kova --version
@@ -57,27 +57,57 @@ class Demo:
 
 @dataclass
 class Reproduce:
-    """Reproduce a figure of the paper: data (one file a run), PNG, PDF and a table.
+    """Reproduce a figure of the paper: its runs, the figure as PNG and PDF, and a table.
 
-    smoke takes a minute, desk some minutes to an hour on 2 cores, paper is the original protocol. The
-    same command again runs only what is not finished.
+    smoke takes a minute and shows that everything works; desk takes some minutes to an evening on 2 cores;
+    paper is the original protocol. The same command again makes only what is not finished.
+
+    fig1 and fig2 are mazes, and why asks what decides fig2 (not in the paper); fig3, ablation, times and grid
+    are sweeps on MuJoCo, which also get one page, report.html.
+
+    examples:
+      kova reproduce --list
+      kova reproduce fig1 --scale paper
+      kova reproduce fig3 --scale desk --jobs 2
     """
 
-    figure: tyro.conf.Positional[Literal["fig1", "fig2", "why"]]
-    """fig1: the 4x4 maze; fig2: the 10x10 maze; why: what decides the 10x10 maze (not in the paper)."""
-    scale: Scale = "smoke"
-    """How many steps and seeds; paper is 5,000 steps for fig1, 100,000 for fig2, and 8 seeds."""
+    figure: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="FIGURE")] = None
+    """fig1, fig2, why, fig3, ablation, times or grid."""
+    scale: Annotated[str, tyro.conf.arg(metavar="{smoke,desk,paper}")] = "smoke"
+    """How many runs, seeds and steps; --list has them."""
     seeds: int | None = None
     """Seeds, if not those of the scale."""
     steps: int | None = None
-    """Steps, if not those of the scale."""
+    """Steps of every run, if not those of the scale."""
+    jobs: int | None = None
+    """Runs at once; one a core if not given, and one in all for times."""
     out: Path | None = None
-    """Folder for the results; results/FIGURE if not given."""
+    """Folder for the results; results/FIGURE if not given, and results/FIGURE-smoke for smoke."""
+    on: str = "processes"
+    """processes, ray, or the address of a Ray cluster, as in kova sweep; not for mazes."""
+    list: bool = False
+    """Only list what each figure makes, and the core-hours that it needs."""
 
     def run(self) -> None:
-        from kova_rl.lab.reproduce import reproduce
+        from kova_rl.lab.training import figures
 
-        reproduce(self.figure, self.scale, self.seeds, self.steps, self.out, Console())
+        console = Console()
+        if self.list:
+            console.print(figures.listing())
+            return
+        if self.figure is None:
+            raise ValueError("which figure? kova reproduce FIGURE; kova reproduce --list has them")
+        if not figures.reproduce(
+            self.figure,
+            self.scale,
+            seeds=self.seeds,
+            steps=self.steps,
+            jobs=self.jobs,
+            out=self.out,
+            on=self.on,
+            console=console,
+        ):
+            raise SystemExit(1)
 
 
 @dataclass

@@ -14,7 +14,7 @@ from kova_rl.lab.files import named
 from kova_rl.lab.report.groups import Group
 from kova_rl.lab.report.style import Figure, Key, Panel, keys
 
-__all__ = ["curves", "seeds_text"]
+__all__ = ["about", "curves", "seeds_text", "short"]
 
 Array = NDArray[np.float64]
 Band = Callable[[Array], tuple[Array, Array, Array]]
@@ -44,11 +44,11 @@ def curves(groups: Sequence[Group]) -> list[Figure]:
             text = "Return over the last 100 episodes, unnormalised. "
             title = f"{name}: mean and standard deviation"
             out.append(
-                _figure("mean", title, f"{text}Bands: one standard deviation. {_about(own)}", own, mean_std)
+                _figure("mean", title, f"{text}Bands: one standard deviation. {about(own)}", own, mean_std)
             )
             title = f"{name}: interquartile mean and 95% intervals"
             fewest = coverage.note(min(len(g.scored) for g in own))
-            text += f"Bands: stratified bootstrap, at each step by itself. {_about(own)} {fewest}"
+            text += f"Bands: stratified bootstrap, at each step by itself. {about(own)} {fewest}"
             out.append(_figure("iqm", title, text.rstrip(), own, iqm_interval))
     return out
 
@@ -72,11 +72,12 @@ def _panel(lines: Sequence[tuple[Key, Array, Array, Array, Array]], axes: Any) -
         axes.fill_between(steps, low, high, color=key.colour, alpha=0.18, lw=0)
         axes.plot(steps, middle, **key.line)
     axes.set(xlabel="steps", ylabel="return", xlim=(0, max(steps[-1] for _, steps, *_ in lines)))
-    axes.xaxis.set_major_formatter(_short)
-    axes.yaxis.set_major_formatter(_short)
+    axes.xaxis.set_major_formatter(short)
+    axes.yaxis.set_major_formatter(short)
 
 
-def _short(x: float, _: Any) -> str:
+def short(x: float, _: Any) -> str:
+    """A number of steps, or a return, at an axis."""
     for size, letter in ((1e6, "M"), (1e4, "k")):
         if abs(x) >= size:
             return f"{x / (1e3 if letter == 'k' else size):g}{letter}"
@@ -96,7 +97,8 @@ def seeds_text(counts: Sequence[int]) -> str:
     return f"{low} to {high} seeds"
 
 
-def _about(groups: Sequence[Group]) -> str:
+def about(groups: Sequence[Group]) -> str:
+    """Seeds, steps, and what is left out."""
     steps = sorted({g.steps for g in groups})
     span = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
     text = f"{seeds_text([len(g.scored) for g in groups])}, {span} steps."

@@ -68,17 +68,25 @@ class Group:
     @cached_property
     def curves(self) -> tuple[Array, Array]:
         """Steps, and returns at them with a row a run; from where on every run has a return."""
-        runs = [run for run in self.scored if np.isfinite(run.returns).any()]
+        return self._curves([(run.steps, run.returns) for run in self.scored])
+
+    def curves_of(self, quantity: str) -> tuple[Array, Array]:
+        """The same of a curve that is logged beside the return; empty if no run has it."""
+        runs = [run for run in self.scored if quantity in run.logged]
+        return self._curves([(run.steps, run.logged[quantity]) for run in runs])
+
+    def _curves(self, found: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
         grid = np.linspace(0, self.steps, POINTS + 1)[1:]
-        if not runs:
-            return grid[:0], np.empty((0, 0))
         rows = []
-        for run in runs:
-            known = np.isfinite(run.returns)
-            rows.append(np.interp(grid, run.steps[known], run.returns[known], left=np.nan))
-        values = np.stack(rows)
-        whole = np.isfinite(values).all(0)
-        return grid[whole], values[:, whole]
+        for steps, values in found:
+            known = np.isfinite(values)
+            if known.any():
+                rows.append(np.interp(grid, steps[known], values[known], left=np.nan))
+        if not rows:
+            return grid[:0], np.empty((0, 0))
+        table = np.stack(rows)
+        whole = np.isfinite(table).all(0)
+        return grid[whole], table[:, whole]
 
 
 def group(runs: Iterable[RunRecord]) -> list[Group]:
@@ -120,13 +128,10 @@ def _varying(runs: Sequence[RunRecord]) -> dict[tuple[str, str], list[str]]:
     return shown
 
 
-def baseline(groups: Sequence[Group], algorithm: str, environment: str) -> Group | None:
-    """Adam in the same algorithm and environment; of several settings, the one that ends best."""
-    adams = [
-        g
-        for g in groups
-        if (g.algorithm, g.environment, g.critic) == (algorithm, environment, "adam") and len(g.final)
-    ]
+def baseline(groups: Sequence[Group], beside: Group) -> Group | None:
+    """Adam in the same algorithm and environment, for as many steps; of several settings, the best."""
+    where = (beside.algorithm, beside.environment, beside.steps, "adam")
+    adams = [g for g in groups if (g.algorithm, g.environment, g.steps, g.critic) == where and len(g.final)]
     return max(adams, key=lambda g: float(stats.iqm(g.final)), default=None)
 
 

@@ -12,7 +12,7 @@ from kova_rl.lab.report import html
 from kova_rl.lab.report.groups import Group
 from kova_rl.lab.report.html import Cell, dotted, number, text
 from kova_rl.lab.report.reading import RunRecord
-from kova_rl.lab.report.summary import EVERYWHERE, Final, Improvement, Overhead
+from kova_rl.lab.report.summary import CHOSEN, EVERYWHERE, Final, Improvement, Overhead, best
 
 __all__ = ["page"]
 
@@ -33,7 +33,25 @@ def _finals(finals: Sequence[Final]) -> str:
     fewest = min((len(row.group.final) for row in finals if len(row.group.final)), default=0)
     return f"""<p>Mean over the last 100 episodes at the end of training, unnormalised. IQM: interquartile
 mean over the seeds, with a 95% bootstrap interval. {escape(coverage.note(fewest)) if fewest else ""}</p>
-{html.rows("finals", (*heads, "seconds", "failed"), cells, "settings")}"""
+{html.rows("finals", (*heads, "seconds", "failed"), cells, "settings")}{_best(finals)}"""
+
+
+def _best(finals: Sequence[Final]) -> str:
+    """Nothing if no critic has several settings."""
+    cells = []
+    for row in best(finals):
+        g, second = row.first.group, row.second
+        cells.append(
+            [text(g.environment), text(g.algorithm), dotted(g.critic, g.critic), text(g.settings)]
+            + [number(x) for x in (row.first.iqm, row.first.low, row.first.high)]
+            + [text(second.group.settings), number(second.iqm), number(len(g.final), "d")]
+            + [number(row.tried, "d")]
+        )
+    if not cells:
+        return ""
+    heads = ("environment", "algorithm", "critic", "best setting", "IQM", "95% low", "high")
+    table = html.rows("best", (*heads, "second best", "its IQM", "seeds", "settings"), cells, "choices")
+    return f"<h3>Best settings</h3><p>{CHOSEN}</p>{table}"
 
 
 def _improvements(rows: Sequence[Improvement]) -> str:
@@ -125,9 +143,10 @@ def _headline(rows: Sequence[Improvement]) -> str:
             where = (
                 f"over {row.environments} environments" if row.environments > 1 else f"in {row.environment}"
             )
+            seeds = "1 seed" if row.seeds == 1 else f"{row.seeds} seeds"
             said.append(
                 f"<li>{escape(row.algorithm.upper())}, {escape(row.label)}: ends above Adam with probability "
-                f"<b>{row.probability:.2f}</b>{span} {escape(where)}.</li>"
+                f"<b>{row.probability:.2f}</b>{span} {escape(where)}, {seeds}.</li>"
             )
     return f"<ul>{''.join(said)}</ul>" if said else ""
 
@@ -147,13 +166,15 @@ def page(
         runs: All that were read.
         groups: Of these runs.
         tables: Rows of the three tables.
-        figures: Of each section (``curves``, ``improvement``, ``environments``, ``times``), as HTML.
+        figures: Of each section (``curves``, ``policy``, ``improvement``, ``environments``, ``times``), as
+            HTML.
         commands: The one that made the page, then those that made the runs, if known.
     """
     finals, improvements, overheads = tables
     sections = {
         "finals": ("Final returns", _finals(finals)),
         "curves": ("Learning curves", figures["curves"]),
+        "policy": ("Critic and policy", figures["policy"]),
         "improvement": ("Improvement on Adam", figures["improvement"] + _improvements(improvements)),
         "environments": ("Over environments", figures["environments"]),
         "times": ("Running times", figures["times"] + _overheads(overheads)),

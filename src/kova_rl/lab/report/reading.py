@@ -18,6 +18,19 @@ Array = NDArray[np.float64]
 NEEDED = {"algorithm": str, "environment": str, "critic": str, "seed": int, "steps": int}
 
 
+LOGGED: dict[str, tuple[tuple[str, int], ...]] = {
+    "policy entropy": (("train/entropy", 1), ("train/entropy_loss", -1)),
+    "policy loss": (
+        ("train/policy_gradient_loss", 1),
+        ("train/policy_objective", -1),
+        ("train/actor_loss", 1),
+    ),
+    "explained variance": (("train/explained_variance", 1),),
+    "value loss": (("train/value_loss", 1),),
+}
+"""Curves beside the return: the key that algorithms log them under, and its sign; the first found counts."""
+
+
 class DamagedRun(UserWarning):
     """Something in a run's folder could not be read."""
 
@@ -39,6 +52,8 @@ class RunRecord:
     """Of training, in all; NaN if the log does not say."""
     final_return: float
     """NaN unless the run is done."""
+    logged: dict[str, Array]
+    """What the algorithm says of policy and critic at these steps, by its name in :data:`LOGGED`."""
     failure: dict[str, Any]
     """What ``failure.json`` says, if the run failed."""
 
@@ -129,8 +144,19 @@ def read_run(path: Path) -> RunRecord | None:
         returns=returns,
         seconds=_number((summary or {}).get("seconds", last)),
         final_return=_number((summary or {}).get("final_return")),
+        logged=_logged(log),
         failure={} if summary else failure or {},
     )
+
+
+def _logged(log: list[dict[str, Any]]) -> dict[str, Array]:
+    found = {}
+    for name, sources in LOGGED.items():
+        for key, sign in sources:
+            if any(record.get(key) is not None for record in log):
+                found[name] = sign * np.array([_number(record.get(key)) for record in log])
+                break
+    return found
 
 
 def _number(value: Any) -> float:

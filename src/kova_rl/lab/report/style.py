@@ -129,6 +129,8 @@ class Figure:
     panels: tuple[Panel, ...]
     dots: bool = False
     """Whether it has points in place of lines."""
+    columns: int = 3
+    """Of panels in the files; in the page they flow."""
 
 
 def _colours(ink: str, rule: str) -> dict[Any, Any]:
@@ -179,7 +181,7 @@ def inline(panel: Panel, prefix: str) -> str:
 
 def grid_files(figure: Figure, stem: Path) -> None:
     """All panels in one picture, as PNG and PDF, on white."""
-    columns = min(len(figure.panels), 3)
+    columns = min(len(figure.panels), figure.columns)
     rows = -(-len(figure.panels) // columns)
     longest = max(len(key.label) for key in figure.keys)
     in_legend = max(1, int(PANEL[0] * columns / (0.6 + 0.075 * longest)))

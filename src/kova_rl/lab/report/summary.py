@@ -11,7 +11,7 @@ import numpy as np
 from kova_rl.lab import stats
 from kova_rl.lab.report.groups import Group, baseline
 
-__all__ = ["Final", "Improvement", "Overhead", "finals", "improvements", "overheads"]
+__all__ = ["Best", "Final", "Improvement", "Overhead", "best", "finals", "improvements", "overheads"]
 
 EVERYWHERE = "all environments"
 ENVIRONMENTS = ("Swimmer", "Hopper", "HalfCheetah", "Ant", "Walker2d")
@@ -45,6 +45,29 @@ def finals(groups: Sequence[Group]) -> list[Final]:
 
 
 @dataclass(frozen=True)
+class Best:
+    """Of several settings of a critic, the one that ends best in an environment."""
+
+    first: Final
+    second: Final
+    tried: int
+    """How many settings there are."""
+
+
+CHOSEN = "The best of several settings, chosen by the seeds it is measured with, looks better than it is."
+
+
+def best(rows: Sequence[Final]) -> list[Best]:
+    """By interquartile mean, for each critic that has several settings there and as many steps."""
+    alike: dict[tuple[str, str, str, int], list[Final]] = defaultdict(list)
+    for row in rows:
+        if len((g := row.group).final):
+            alike[g.algorithm, g.environment, g.critic, g.steps].append(row)
+    ranked = [sorted(found, key=lambda row: row.iqm, reverse=True) for found in alike.values()]
+    return [Best(found[0], found[1], len(found)) for found in ranked if len(found) > 1]
+
+
+@dataclass(frozen=True)
 class Improvement:
     """The probability that a run of a critic ends above a run of Adam's."""
 
@@ -65,7 +88,7 @@ def improvements(groups: Sequence[Group]) -> list[Improvement]:
     """Of every critic but Adam, in each environment that Adam ran in too; and over them, if several."""
     pairs: dict[tuple[str, str], list[tuple[Group, Group]]] = defaultdict(list)
     for g in groups:
-        adam = baseline(groups, g.algorithm, g.environment)
+        adam = baseline(groups, g)
         if g.critic != "adam" and adam and len(g.final):
             pairs[g.algorithm, g.label].append((g, adam))
     rows: list[Improvement] = []
@@ -115,7 +138,7 @@ def overheads(groups: Sequence[Group]) -> list[Overhead]:
     """Of every critic but Adam, where Adam ran too."""
     rows = []
     for g in groups:
-        adam = baseline(groups, g.algorithm, g.environment)
+        adam = baseline(groups, g)
         if g.critic == "adam" or adam is None or not (g.seconds > 0 and adam.seconds > 0):
             continue
         printed = dict(zip(ENVIRONMENTS, PAPER.get(g.algorithm, ()), strict=False))

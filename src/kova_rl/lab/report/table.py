@@ -14,7 +14,17 @@ from rich.table import Table
 from kova_rl.lab import coverage
 from kova_rl.lab.report.groups import group
 from kova_rl.lab.report.reading import RunRecord, read
-from kova_rl.lab.report.summary import Final, Improvement, Overhead, finals, improvements, overheads
+from kova_rl.lab.report.summary import (
+    CHOSEN,
+    Best,
+    Final,
+    Improvement,
+    Overhead,
+    best,
+    finals,
+    improvements,
+    overheads,
+)
 
 __all__ = ["table"]
 
@@ -34,8 +44,12 @@ def table(directory: Path, console: Console) -> None:
     compared, timed = improvements(groups), overheads(groups)
     for algorithm in dict.fromkeys(g.algorithm for g in groups):
         own = [g for g in groups if g.algorithm == algorithm]
-        console.print(_finals(algorithm, finals(own)))
+        ends = finals(own)
+        console.print(_finals(algorithm, ends))
         _note(console, [len(g.final) for g in own if len(g.final)], "iqm")
+        if chosen := best(ends):
+            console.print(_best(algorithm, chosen))
+            console.print(CHOSEN)
         if better := [row for row in compared if row.algorithm == algorithm]:
             console.print(_improvements(algorithm, better))
             _note(console, [row.seeds for row in better], "improvement")
@@ -80,6 +94,17 @@ def _finals(algorithm: str, rows: Sequence[Final]) -> Table:
         iqm = _number(row.iqm, form) + _span(row.low, row.high, form)
         cells = (g.environment, g.label, str(len(g.final)), middle, iqm)
         out.add_row(*map(escape, cells), *[f"[red]{g.count('failed') or ''}[/red]"] * failures)
+    return out
+
+
+def _best(algorithm: str, rows: Sequence[Best]) -> Table:
+    out = _headed(algorithm, "best settings", "of", "IQM", "second best")
+    for row in rows:
+        g, first, second = row.first.group, row.first.iqm, row.second.iqm
+        form = ",.0f" if abs(first) >= 1000 else ".1f"
+        out.add_row(
+            *map(escape, (g.environment, g.label, str(row.tried), f"{first:{form}}", f"{second:{form}}"))
+        )
     return out
 
 

@@ -31,7 +31,7 @@ def report(directory: Path) -> Path:
         ValueError: There are no runs, a file is damaged, or matplotlib is not installed.
     """
     try:
-        from kova_rl.lab.report import aggregates, curves, style
+        from kova_rl.lab.report import aggregates, curves, policy, style
     except ImportError:
         raise ValueError("the report needs matplotlib: pip install 'kova-rl[plots]'") from None
     directory = Path(directory)
@@ -44,6 +44,7 @@ def report(directory: Path) -> Path:
         tables = finals(groups), improvements(groups), overheads(groups)
         figures = {
             "curves": curves.curves(groups),
+            "policy": policy.policy(groups),
             "improvement": aggregates.improvement(tables[1]),
             "environments": [*aggregates.aggregate(groups), *aggregates.profiles(groups)],
             "times": aggregates.times(tables[2]),

@@ -14,6 +14,7 @@ from rich.live import Live
 from kova_rl.filter.checks import check_whole
 from kova_rl.lab.pool import cores
 from kova_rl.lab.training.backend import Backend
+from kova_rl.lab.training.commands import add_command
 from kova_rl.lab.training.config import RunConfig, check_fields, unflatten
 from kova_rl.lab.training.grid import expand, read_sweep
 from kova_rl.lab.training.live import Dashboard, report
@@ -44,13 +45,13 @@ class SweepRuns:
 
     examples:
       kova sweep mine.toml --jobs 4 --out runs
-      kova sweep fig3 --set seed=[0,1] steps=1e5       a sweep of the package: fig3, ablation or grid
+      kova sweep fig3 --set seed=[0,1] steps=1e5       a sweep of the package, see below
       kova sweep mine.toml --on ray                    on this machine, by Ray
       kova sweep mine.toml --on ray://HOST:10001       on a cluster; --out must be a shared folder
     """
 
     file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
-    """A TOML file, or fig3, ablation or grid."""
+    """A TOML file, or one of the package: fig3, ablation, times or grid, and each with -desk and -smoke."""
     out: Path = Path("runs")
     """Folder of the runs; made if it is not there."""
     jobs: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
@@ -78,16 +79,24 @@ class SweepRuns:
         runs = expand(values, self.file, chosen)
         if self.list:
             listed(Sweep(runs, self.out), console)
-        elif not self._make(runs, console):
+            return
+        check_writable(self.out)
+        self._note()
+        if len(self.make(runs, console).of("done")) < len(runs):
             raise SystemExit(1)
 
-    def _make(self, runs: Sequence[RunConfig], console: Console) -> Sweep | None:
-        """Make what is not finished and report; None if some run is not done."""
+    def make(self, runs: Sequence[RunConfig], console: Console) -> Sweep:
+        """Make what is not finished and report; after Ctrl-C some runs are waiting or running still."""
         check_writable(self.out)
         sweep = Sweep(runs, self.out, self.retries)
-        stopped = self._supervise(sweep, console)
+        self._supervise(sweep, console)
         report(sweep, console)
-        return sweep if not stopped and len(sweep.of("done")) == len(runs) else None
+        return sweep
+
+    def _note(self) -> None:
+        """For the page: what made these runs."""
+        chosen = ("--set", *self.set) if self.set else ()
+        add_command(self.out, ("kova", "sweep", self.file, *chosen, "--out", self.out))
 
     def _supervise(self, sweep: Sweep, console: Console) -> bool:
         """Whether Ctrl-C ended it."""
@@ -104,6 +113,7 @@ class SweepRuns:
     def _search(self, values: dict[str, Any], chosen: dict[str, Any], console: Console) -> None:
         """Batch by batch; then the proposals, the best first."""
         check_writable(self.out)
+        self._note()
         search, tried = Search.of(values.pop("search"), self.file), []
         for batch in search.proposals(values, self.file, chosen):
             runs = {run.name: run for proposal in batch for run in proposal.runs}
