@@ -21,7 +21,6 @@ from kova_rl.lab.maze import Run, run, run_file
 from kova_rl.lab.reproduce import FIG1, FIG2
 from kova_rl.lab.series import gather
 from kova_rl.lab.show import greedy_path
-from kova_rl.lab.study_table import Entry, merged
 
 
 class TestFiles:
@@ -306,13 +305,8 @@ class TestStudy:
         assert "Adam 0.001" in capsys.readouterr().out
         report = (tmp_path / "study.md").read_text()
         assert "boyan, on-policy" in report
+        assert "ranked among themselves" in report
         assert "The best on the 10x10 maze, 60 steps" in report
-
-    def test_more_seeds_are_merged(self) -> None:
-        first = [Entry(name, {"maze4": [mark]}, 0.0, [1.0]) for name, mark in (("a", 0.9), ("b", 0.5))]
-        both = merged(first, [Entry("a", {"maze4": [0.0, 0.0]}, 0.0, [3.0, 3.0])])
-        assert [entry.name for entry in both] == ["b", "a"]
-        assert both[1].marks == {"maze4": [0.9, 0.0, 0.0]}
 
 
 def test_the_lab_needs_no_matplotlib_until_it_draws() -> None:

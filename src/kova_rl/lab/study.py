@@ -27,7 +27,7 @@ from kova_rl.lab.reproduce import perform
 from kova_rl.lab.series import gather
 from kova_rl.lab.series import markdown as series_markdown
 from kova_rl.lab.series import table as series_table
-from kova_rl.lab.study_table import Entry, markdown, merged, table
+from kova_rl.lab.study_table import Entry, markdown, table
 
 __all__ = ["configurations", "study"]
 
@@ -145,18 +145,16 @@ def study(scale: str, seeds: int | None, out: Path, console: Console) -> list[En
     entries = play(settings, range(size.few), size, out, console)
     kept = {entry.name: settings[entry.name] for entry in entries[: len(entries) // 6]}
     kept |= {name: critic for name, critic in settings.items() if not is_tracked(name)}
-    later = play(kept, range(size.few, size.seeds), size, out, console)
-    entries = merged(entries, later)
-    title = (
-        f"{len(settings)} settings, {size.steps:,} steps a maze, {size.samples:,} samples a task, "
-        f"seeds: {size.few}; of the better {len(kept)}: {size.seeds}"
-    )
-    console.print(table(title, entries[:20]))
-    report = markdown(title, entries)
+    better = play(kept, range(size.seeds), size, out, console)
+    about = f"{size.steps:,} steps a maze, {size.samples:,} samples a task"
+    title = f"The better {len(kept)}, ranked among themselves, {about}, {size.seeds} seeds"
+    console.print(table(title, better[:20]))
+    report = markdown(title, better) + "\n"
+    report += markdown(f"The first round: {len(settings)} settings, {about}, {size.few} seed", entries)
     files.write(out / "study.md", report.encode())  # the last round takes long
     jobs = [
         Run(name, "maze10", settings[name], seed, size.final_steps, out)
-        for seed, name in product(range(size.final_seeds), finalists([e for e in entries if e.name in kept]))
+        for seed, name in product(range(size.final_seeds), finalists(better))
     ]
     perform(jobs, "the best on the 10x10 maze", console)
     final = f"The best on the 10x10 maze, {size.final_steps:,} steps, {size.final_seeds} seeds"
@@ -165,7 +163,7 @@ def study(scale: str, seeds: int | None, out: Path, console: Console) -> list[En
     report += "\n" + series_markdown(final, series)
     files.write(out / "study.md", report.encode())
     console.print(f"All of it: {out / 'study.md'}, data: {out / 'data'}/", soft_wrap=True)
-    return entries
+    return better
 
 
 def play(

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from kova_rl.lab.stats import bootstrap
 
-__all__ = ["Entry", "markdown", "merged", "table"]
+__all__ = ["Entry", "markdown", "table"]
 
 Columns = Mapping[str, Mapping[str, list[float]]]
 
@@ -56,17 +56,6 @@ class Entry:
             interval = f" [{low:.3f}, {high:.3f}]" if len(values) > 1 else ""
             shown.append(f"{np.mean(values):.3f}{interval}")
         return [self.name, f"{self.rank:.1f}", *shown, f"{np.median(self.milliseconds):.2f}"]
-
-
-def merged(first: Sequence[Entry], more: Sequence[Entry]) -> list[Entry]:
-    """The same settings with the seeds of both, ranked anew."""
-    columns: dict[str, dict[str, list[float]]] = {}
-    cost: dict[str, list[float]] = {}
-    for entry in [*first, *more]:
-        cost.setdefault(entry.name, []).extend(entry.milliseconds)
-        for column, values in entry.marks.items():
-            columns.setdefault(column, {}).setdefault(entry.name, []).extend(values)
-    return Entry.ranked(columns, cost)
 
 
 def headings(entries: Sequence[Entry]) -> list[str]:
