@@ -21,6 +21,7 @@ from kova_rl.lab.maze import Run, run, run_file
 from kova_rl.lab.reproduce import FIG1, FIG2
 from kova_rl.lab.series import gather
 from kova_rl.lab.show import greedy_path
+from kova_rl.lab.study_table import Entry
 
 
 class TestFiles:
