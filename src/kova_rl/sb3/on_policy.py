@@ -49,6 +49,9 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
         check_rollout(self.rollout_buffer)
         if self.kova is None:
             super().train()
+            loss = self.logger.name_to_value.get("train/entropy_loss")
+            if loss is not None:
+                self.logger.record("train/entropy", -loss)  # the same name with and without a filter
             return
         with self._filtering():
             super().train()
