@@ -145,28 +145,30 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return runs
 
 
-def test_a_figure_is_made_and_made_again(tiny: list[Any], tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    console = Console(file=io.StringIO(), width=120)
-    for run in tiny:  # in this process, which has the libraries already
-        train(run, tmp_path)
-    assert figures.reproduce("ablation", "smoke", steps=128, out=tmp_path, console=console)
-    assert "2 of 2 runs done (2 of them before), 0 failed" in shown(console)
-    assert "PPO: final returns" in shown(console)
-    page = (tmp_path / "report.html").read_text()
-    assert f"<pre>kova reproduce ablation --scale smoke --steps 128 --out {tmp_path}</pre>" in page
-    assert 'id="policy_ppo"' in page
-    assert (tmp_path / "figures" / "policy_ppo.png").exists()
-
-
-def test_a_figure_with_a_failed_run_has_its_page_and_says_so(
+def test_a_figure_that_is_finished_is_only_shown(
     tiny: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    console, folders = Console(file=io.StringIO(), width=120), []
+    monkeypatch.setattr(figures, "_show", lambda root, console: folders.append(root))
+    for run in tiny:  # in this process, which has the libraries already
+        train(run, tmp_path)
+    assert figures.reproduce("ablation", "smoke", out=tmp_path, console=console)
+    assert "2 of 2 runs done (2 of them before), 0 failed" in shown(console)
+    assert folders == [tmp_path]
+
+
+def test_a_figure_with_a_failed_run_has_its_page_and_says_so(tiny: list[Any], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
+    console = Console(file=io.StringIO(), width=120)
     train(tiny[0], tmp_path)
     tiny[1] = ppo(environment="Nowhere-v0", steps=128)
-    assert not figures.reproduce("times", "smoke", out=tmp_path, console=Console(file=io.StringIO()))
-    assert "Nowhere" in (tmp_path / "report.html").read_text()
+    assert not figures.reproduce("times", "smoke", steps=128, out=tmp_path, console=console)
+    assert "1 of 2 runs done (1 of them before), 1 failed" in shown(console)
+    assert "PPO: final returns" in shown(console)
+    page = (tmp_path / "report.html").read_text()
+    assert f"<pre>kova reproduce times --scale smoke --steps 128 --out {tmp_path}</pre>" in page
+    assert "Nowhere" in page
+    assert (tmp_path / "figures" / "policy_ppo.png").exists()
 
 
 class TestTensorBoard:
