@@ -284,7 +284,7 @@ class TestStudy:
         )
 
     def test_the_default_is_one_of_them(self) -> None:
-        assert repr(dict(study.configurations())[study.DEFAULT]) == repr(Filtered())
+        assert repr(dict(study.configurations())[study.DEFAULTS[0]]) == repr(Filtered())
 
     def test_ranks(self) -> None:
         columns = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kova_rl.filter.covariance import Covariance, FanIn, LowRank
+from kova_rl.filter.covariance import Covariance, LowRank
 from kova_rl.filter.evolution import Evolution, Leakage
 from kova_rl.filter.observation import Adaptive, BatchSize, Observation
 
@@ -15,9 +15,8 @@ def settle(
     """Fill in what is None, so that it goes with what is given.
 
     The noise is learned, unless the evolution has no posterior to learn it from (``Memoryless``). A noise
-    in the targets' own unit goes with a prior of their scale and a long memory; the paper's noises, which
-    have no unit, with the paper's prior ``P_0 = I`` and a short one, because ``eta`` is then in effect the
-    learning rate.
+    in the targets' own unit goes with a long memory; the paper's noises, which have no unit, with a short
+    one, because ``eta`` is then in effect the learning rate. The prior is the paper's, ``P_0 = I``.
     """
     for name, value, kind in (
         ("covariance", covariance, Covariance),
@@ -32,7 +31,7 @@ def settle(
     if evolution is None:
         evolution = Leakage(0.1 if observation.unit_free else 0.001)
     if covariance is None:
-        covariance = LowRank(prior=1.0 if observation.unit_free else FanIn())
+        covariance = LowRank()
     return covariance, evolution, observation
 
 

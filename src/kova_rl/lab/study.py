@@ -47,8 +47,8 @@ NOISES = (observation.BatchSize, observation.Adaptive)
 RATES = (1e-2, 3e-3, 1e-3, 3e-4)
 """Of Adam, to compare with."""
 
-DEFAULT = "LowRank, Leakage 0.001, Adaptive, P0 fan-in"
-"""What ``Kova()`` is."""
+DEFAULTS = ("LowRank, Leakage 0.001, Adaptive, P0 I", "LowRank, Leakage 0.001, Adaptive, P0 fan-in")
+"""What ``Kova()`` is, and what it was before the study was whole."""
 MAZES = ("maze4", "maze6")
 TASKS = tuple(product(("chain", "grid"), ("on-policy", "switch")))
 
@@ -190,11 +190,11 @@ def is_tracked(name: str) -> bool:
 
 
 def finalists(entries: Sequence[Entry]) -> list[str]:
-    """The best four tracked filters, the default, and the best of Adam and of Memoryless to compare with."""
+    """The best four tracked filters, the default and its other prior, the best Adam and Memoryless."""
     names = [entry.name for entry in entries]
     best = [name for name in names if is_tracked(name) and not name.startswith("Full")][:4]
     others = [next(name for name in names if name.startswith(kind)) for kind in ("Adam", "Memoryless")]
-    return list(dict.fromkeys([*best, *(name for name in names if name == DEFAULT), *others]))
+    return list(dict.fromkeys([*best, *(name for name in names if name in DEFAULTS), *others]))
 
 
 def collect(mazes: Sequence[Run], tasks: Sequence[Evaluation]) -> list[Entry]:
