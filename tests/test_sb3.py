@@ -599,7 +599,9 @@ def test_the_hosts_logger_gets_the_filters_numbers(cls: Any, tmp_path: Path) -> 
 def test_the_value_loss_is_the_mean_squared_innovation() -> None:
     model = small(KovaPPO, n_epochs=1, n_steps=16, batch_size=16)
     model.learn(16)
+    noted = model.logger.name_to_value["train/value_loss"]
     model._record_filters()
+    assert model.logger.name_to_value["train/value_loss"] == pytest.approx(noted)
     critic = small(KovaPPO, n_epochs=1, n_steps=16, batch_size=16).policy  # as it was before the one update
     returns = torch.as_tensor(model.rollout_buffer.returns.flatten())
     obs = torch.as_tensor(model.rollout_buffer.observations.reshape(16, -1))

@@ -34,6 +34,11 @@ class Diagnostics:
         self._seen.append((innovation, targets, 0.0))
 
     @property
+    def updated(self) -> bool:
+        """Whether there was an update since the last record."""
+        return self._last is not None
+
+    @property
     def last_loss(self) -> float:
         """Mean squared innovation of the last update."""
         assert self._last is not None

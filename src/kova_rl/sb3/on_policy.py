@@ -55,6 +55,12 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
             return
         with self._filtering():
             super().train()
+        self._note_loss()
+
+    def _note_loss(self) -> None:
+        """The host saw no error of the critic; the mean comes when the logger is dumped."""
+        if self._diagnostics["v"].updated:
+            self.logger.record("train/value_loss", self._diagnostics["v"].last_loss)
 
     @contextmanager
     def _filtering(self) -> Iterator[None]:

@@ -52,6 +52,7 @@ class KovaTRPO(FilteredValue, TRPO):
             for minibatch in self.rollout_buffer.get(self.batch_size)
         ]
         self.logger.record("train/entropy", float(np.mean(entropies)))
+        self._note_loss()
 
     def _learn_values(self, minibatch: RolloutBufferSamples) -> float:
         """The critic's step on one minibatch; gives the policy's entropy on it."""
