@@ -57,12 +57,12 @@ class Kova(torch.optim.Optimizer):
         module: Any ``nn.Module``; its trainable parameters are tracked. Pass a submodule, such as the
             last layer, to filter that alone and leave the rest to another optimizer.
         lr: alpha in (0, 1]. 1 is the filter; a scheduler may lower it, to 0 at last.
-        covariance: What is kept of P, see :mod:`kova_rl.covariance`. None is ``LowRank(32)``, with the paper's
-            prior ``P_0 = I``.
+        covariance: What is kept of P, see :mod:`kova_rl.covariance`. None is ``LowRank(32)``, with the prior
+            ``P_0 = I`` of the paper.
         evolution: How P grows between updates, see :mod:`kova_rl.evolution`. None is ``Leakage(0.001)``.
         observation: How noisy the targets are, see :mod:`kova_rl.observation`. None is ``Adaptive()``, which
-            learns it. With a noise that has no unit (``BatchSize``, ``MaxRatio``), None is ``Leakage(0.1)`` for
-            the evolution; with ``Memoryless`` the noise is ``BatchSize()``, as in the released code.
+            learns it. With a noise that has no unit (``BatchSize``, ``MaxRatio``), the evolution's None is
+            ``Leakage(0.1)``; with ``Memoryless`` the noise is ``BatchSize()``, as in the released code.
 
     Raises:
         ValueError: A setting out of range, a module without trainable parameters, or a covariance

@@ -325,6 +325,11 @@ def _vector(
             f"{name} must have one number a sample, shape {tuple(innovation.shape)}, "
             f"got shape {tuple(values.shape)}"
         )
+    least = float(values.min()) if values.numel() else math.inf
+    bound = at_least if at_least is not None else above or 0.0
+    fine = least >= bound if at_least is not None else least > bound
+    if fine and math.isfinite(float(values.sum())):  # the usual case, with few calls
+        return values
     if not torch.isfinite(values).all():
         bad = (~torch.isfinite(values)).nonzero().flatten().tolist()
         raise NonFiniteBatch(

@@ -78,10 +78,13 @@ def _guarded_class(cls: Any) -> type[VecEnv]:
 
         def step_wait(self) -> Any:
             step = observations, rewards, dones, infos = super().step_wait()
-            check_finite("reward", rewards)
-            check_finite("observation", observations)
-            for index in np.flatnonzero(dones):
-                check_finite("observation", infos[index].get("terminal_observation", ()), at=int(index))
+            if not math.isfinite(rewards.sum()):
+                check_finite("reward", rewards)
+            if type(observations) is not np.ndarray or not math.isfinite(observations.sum()):
+                check_finite("observation", observations)
+            if dones.any():
+                for index in np.flatnonzero(dones):
+                    check_finite("observation", infos[index].get("terminal_observation", ()), at=int(index))
             return step
 
     Guarded.__name__, Guarded.__qualname__ = cls.__name__, cls.__qualname__

@@ -49,13 +49,13 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
         check_rollout(self.rollout_buffer)
         if self.kova is None:
             super().train()
-            loss = self.logger.name_to_value.get("train/entropy_loss")
-            if loss is not None:
-                self.logger.record("train/entropy", -loss)  # the same name with and without a filter
-            return
-        with self._filtering():
-            super().train()
-        self._note_loss()
+        else:
+            with self._filtering():
+                super().train()
+            self._note_loss()
+        loss = self.logger.name_to_value.get("train/entropy_loss")
+        if loss is not None:
+            self.logger.record("train/entropy", -loss)
 
     def _note_loss(self) -> None:
         """The host saw no error of the critic; the mean comes when the logger is dumped."""
@@ -72,7 +72,6 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
         layers = self.kova.layers
         whole = usual and layers == "all"
         seen: dict[str, Any] = {}
-        entropies: list[Tensor] = []
 
         def get(*args: Any, **kwargs: Any) -> Iterator[Any]:
             for minibatch in draw(*args, **kwargs):
@@ -88,7 +87,6 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
                 values, log_prob, entropy = evaluate(obs, actions)
                 values = values.detach() if layers == "all" else values
             seen["log_prob"] = log_prob.detach()
-            entropies.append((-log_prob if entropy is None else entropy).detach().mean())
             return values, log_prob, entropy
 
         def after(*_: Any) -> None:
@@ -101,13 +99,12 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
         finally:
             hook.remove()
             del buffer.get, policy.evaluate_actions  # the instance's; the class has its own
-        if entropies:
-            self.logger.record("train/entropy", float(torch.stack(entropies).mean()))
 
     def _filter_values(self, minibatch: RolloutBufferSamples, log_prob: Tensor) -> None:
         """One update of V on a minibatch, with the ratio of the new policy to the one that acted."""
         ratio = torch.exp((log_prob - minibatch.old_log_prob).clamp(-80, 80))  # finite in float32
-        self.filters.v.zero_grad()  # of the host's loss, which reaches the head when it alone is filtered
+        if self.kova is not None and self.kova.layers == "last":
+            self.filters.v.zero_grad()  # of the host's loss, which reaches the head when it alone is filtered
         predict = self.policy.predict_values
         self._filter(
             "v",
