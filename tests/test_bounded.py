@@ -179,7 +179,7 @@ def test_reset_goes_back_to_the_prior_and_on(kind: evolution.Evolution) -> None:
 def test_variable_leakage_opens_up_after_a_switch_and_closes_again() -> None:
     critic = DeadCritic()
     kind = evolution.VariableLeakage(0.003, eta_max=0.3)
-    optimizer = Kova(critic, evolution=kind)
+    optimizer = Kova(critic, covariance=covariance.LowRank(prior=covariance.FanIn()), evolution=kind)
     etas: list[float] = []
     for t in range(1_200):
         x, y = critic.batch(32, 1.0 if t < 600 else -1.0)

@@ -139,7 +139,7 @@ def test_any_module_takes_the_general_path(name: str) -> None:
     torch.testing.assert_close(flat(model), before + reference.sum(1), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.filterwarnings("ignore:the prior's variance")
+@pytest.mark.filterwarnings("ignore:the prior's variance", "ignore:the first innovations")
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_structure_works_on_any_module(name: str) -> None:
     for structure in members.STRUCTURES:
