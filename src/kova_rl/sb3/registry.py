@@ -46,7 +46,7 @@ def register(name: str, cls: type, *, instances: bool | None = None) -> None:
         >>> class Halved:
         ...     def __call__(self, progress: float) -> float:
         ...         return 0.5 * progress
-        >>> register("my.Halved", Halved, instances=True)
+        >>> register("example.Halved", Halved, instances=True)
     """
     if not isinstance(cls, type):
         raise ValueError(f"register takes a name and a class, got {cls!r}: pass the class, not an instance")
