@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -14,6 +12,7 @@ from rich.console import Console
 
 from kova_rl.filter.checks import check_choice, check_whole
 from kova_rl.lab import files
+from kova_rl.lab.imports import import_module
 
 if TYPE_CHECKING:
     from kova_rl.lab.evaluation.runs import Panel
@@ -87,7 +86,7 @@ class Evaluate:
         from kova_rl.sb3.policy import load
 
         if self.import_ is not None:
-            _import(self.import_)
+            import_module(self.import_, "--import must name a module")
         make_env(env).close()  # a misspelt name before anything is loaded
         if self.policy is None:
             raise ValueError("--env needs a policy to evaluate: --policy model.zip --algorithm PPO")
@@ -124,13 +123,3 @@ class Evaluate:
         pictures = [self.out / "evaluation.png", self.out / "evaluation.pdf"]
         draw(pictures, panels)
         console.print("Pictures: " + ", ".join(map(str, pictures)))
-
-
-def _import(module: str) -> None:
-    """Import a module of the user's, which may be in the folder that the command is called from."""
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        importlib.import_module(module)
-    except ImportError as error:
-        raise ValueError(f"--import must name a module that Python finds, got {module!r} ({error})") from None

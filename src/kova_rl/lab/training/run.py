@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import math
 import sys
 import warnings
@@ -11,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kova_rl.lab.imports import import_module
 from kova_rl.lab.training.config import RunConfig
 from kova_rl.lab.training.critic import kova_of
 from kova_rl.lab.training.log import Log, read_log
@@ -127,7 +127,7 @@ def _finish(session: Session, store: Store, log: Log, last: dict[str, Any]) -> d
 def open_session(config: RunConfig, segment: int = 0, state: bytes | None = None) -> Session:
     """The model and the environments of a run, at the start of a segment."""
     for module in config.imports:
-        import_module(module)
+        import_module(module, "imports must name modules")
     try:
         from kova_rl.sb3.session import Session, Settings
     except ImportError as error:
@@ -163,13 +163,3 @@ def boundaries(config: RunConfig, rollout: int) -> list[int]:
         for number in range(1, config.segments + 1)
     }
     return sorted(ends)
-
-
-def import_module(name: str) -> None:
-    """Import a module of the user's, which may be in the folder that the command is called from."""
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        importlib.import_module(name)
-    except ImportError as error:
-        raise ValueError(f"imports must name modules that Python finds, got {name!r} ({error})") from None
