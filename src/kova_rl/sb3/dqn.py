@@ -11,15 +11,15 @@ from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
 from kova_rl.posterior import Belief
-from kova_rl.sb3.critic import FilteredCritic, last_linear, release
+from kova_rl.sb3.critic import last_linear, release
 from kova_rl.sb3.exploration import Draws, Exploration, check_exploration, check_posterior
 from kova_rl.sb3.guard import check_batch
-from kova_rl.sb3.off_policy import discounts, repeated
+from kova_rl.sb3.off_policy import Exploring, discounts, repeated
 
 __all__ = ["KovaDQN"]
 
 
-class KovaDQN(FilteredCritic, DQN):
+class KovaDQN(Exploring, DQN):
     """Stable-Baselines3's ``DQN``, double by default, whose Q(s, a) is tracked by a Kalman filter.
 
     The filter sees the innovation as it is. The Huber loss, which clips it, is used with the host's optimizer
@@ -108,22 +108,12 @@ class KovaDQN(FilteredCritic, DQN):
             self.exploration_rate = 0.0
             self.logger.record("rollout/exploration_rate", 0.0)
 
-    def predict(
-        self,
-        observation: Any,
-        state: Any = None,
-        episode_start: np.ndarray | None = None,
-        deterministic: bool = False,
-    ) -> Any:
-        if self.exploration is None or deterministic:
-            return super().predict(observation, state, episode_start, deterministic)
-        self.policy.set_training_mode(False)
-        obs, vectorised = self.policy.obs_to_tensor(observation)
+    def _explore(self, obs: Any, exploration: Exploration) -> np.ndarray:
         count = int(self.action_space.n)  # type: ignore[attr-defined]
         seed = self._draws.seed(self)
-        scores = self.exploration.scores(self.filters.q, self._all_actions(obs), seed).reshape(-1, count)
-        best = scores.argmax(1).cpu().numpy()
-        return (best if vectorised else best[0]), state
+        scores = exploration.scores(self.filters.q, self._all_actions(obs), seed).reshape(-1, count)
+        best: np.ndarray = scores.argmax(1).cpu().numpy()
+        return best
 
     def _all_actions(self, obs: Any) -> Any:
         """A prediction for each action of each observation, one row each."""

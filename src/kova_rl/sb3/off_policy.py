@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import ContinuousCritic
@@ -15,8 +16,33 @@ from torch.nn.functional import mse_loss
 from kova_rl.optimizer import Kova
 from kova_rl.posterior import Belief
 from kova_rl.sb3.critic import FilteredCritic, last_linear, release
+from kova_rl.sb3.exploration import Exploration
 
-__all__ = ["FilteredQ", "discounts", "flat", "repeated"]
+__all__ = ["Exploring", "FilteredQ", "discounts", "flat", "repeated"]
+
+
+class Exploring(FilteredCritic, OffPolicyAlgorithm):
+    """A mixin for algorithms that can explore by what the critic does not know."""
+
+    exploration: Exploration | None
+
+    def predict(
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: np.ndarray | None = None,
+        deterministic: bool = False,
+    ) -> Any:
+        if self.exploration is None or deterministic:
+            return super().predict(observation, state, episode_start, deterministic)
+        self.policy.set_training_mode(False)
+        obs, vectorised = self.policy.obs_to_tensor(observation)
+        taken = self._explore(obs, self.exploration)
+        return (taken if vectorised else taken[0]), state
+
+    def _explore(self, obs: Any, exploration: Exploration) -> np.ndarray:
+        """An action for each observation."""
+        raise NotImplementedError
 
 
 class FilteredQ(FilteredCritic, OffPolicyAlgorithm):

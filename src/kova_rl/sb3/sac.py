@@ -17,13 +17,13 @@ from kova_rl.posterior import Belief
 from kova_rl.sb3.critic import last_linear, release
 from kova_rl.sb3.exploration import Draws, Exploration, check_exploration, check_posterior
 from kova_rl.sb3.guard import check_batch
-from kova_rl.sb3.off_policy import FilteredQ, discounts, flat, repeated
+from kova_rl.sb3.off_policy import Exploring, FilteredQ, discounts, flat, repeated
 from kova_rl.sb3.state_value import StateValue
 
 __all__ = ["KovaSAC"]
 
 
-class KovaSAC(FilteredQ, SAC):
+class KovaSAC(Exploring, FilteredQ, SAC):
     """Stable-Baselines3's ``SAC`` whose critic is tracked by Kalman filters.
 
     With a V network, as in the paper: ``V(s) = E[min Q(s, a) - alpha log pi(a|s)]`` and
@@ -193,18 +193,8 @@ class KovaSAC(FilteredQ, SAC):
         polyak_update(self.critic.parameters(), self.critic_target.parameters(), self.tau)
         polyak_update(self.batch_norm_stats, self.batch_norm_stats_target, 1.0)
 
-    def predict(
-        self,
-        observation: Any,
-        state: Any = None,
-        episode_start: np.ndarray | None = None,
-        deterministic: bool = False,
-    ) -> Any:
-        if self.exploration is None or deterministic:
-            return super().predict(observation, state, episode_start, deterministic)
-        self.policy.set_training_mode(False)
-        obs, vectorised = self.policy.obs_to_tensor(observation)
-        count = self.exploration.candidates
+    def _explore(self, obs: Any, exploration: Exploration) -> np.ndarray:
+        count = exploration.candidates
         with torch.no_grad():
             rows = repeated(obs, count)
             actions = self.actor(rows)
@@ -212,15 +202,14 @@ class KovaSAC(FilteredQ, SAC):
         seed = self._draws.seed(self)
         scores = torch.stack(
             [
-                self.exploration.scores(kova, partial(flat, network, inputs), seed + index)
+                exploration.scores(kova, partial(flat, network, inputs), seed + index)
                 for index, (kova, network) in enumerate(self._q_pairs())
             ]
         ).amin(0)
         best = scores.reshape(-1, count).argmax(1)
         chosen = actions.reshape(-1, count, actions.shape[-1])[torch.arange(len(best)), best]
         shaped = chosen.cpu().numpy().reshape(-1, *self.action_space.shape)  # type: ignore[misc]
-        taken = self.policy.unscale_action(shaped)
-        return (taken if vectorised else taken[0]), state
+        return self.policy.unscale_action(shaped)
 
     def _set_training_mode(self, mode: bool) -> None:
         """The host's, which does not know of V."""
