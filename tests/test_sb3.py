@@ -596,6 +596,16 @@ def test_the_hosts_logger_gets_the_filters_numbers(cls: Any, tmp_path: Path) -> 
         assert np.isfinite(values).all() or key == "train/explained_variance", key
 
 
+@pytest.mark.parametrize("kova", [None, {}])
+def test_trpo_logs_its_policys_entropy_with_either_critic(kova: Any) -> None:
+    model = KovaTRPO("MlpPolicy", "Pendulum-v1", kova=kova, n_steps=70, batch_size=32, seed=0)
+    model.learn(70)
+    log_std = model.policy.log_std.item()  # of a Gaussian whose entropy is the same in every state
+    expected = 0.5 * (1 + np.log(2 * np.pi)) + log_std
+    assert log_std != 0
+    assert model.logger.name_to_value["train/entropy"] == pytest.approx(expected, rel=1e-5)
+
+
 def test_the_value_loss_is_the_mean_squared_innovation() -> None:
     model = small(KovaPPO, n_epochs=1, n_steps=16, batch_size=16)
     model.learn(16)

@@ -9,6 +9,7 @@ import torch
 from gymnasium import spaces
 from sb3_contrib import TRPO
 from stable_baselines3.common.type_aliases import RolloutBufferSamples
+from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from kova_rl.sb3.guard import check_rollout
@@ -37,7 +38,11 @@ class KovaTRPO(FilteredValue, TRPO):
         check_rollout(self.rollout_buffer)
         if self.kova is None:
             TRPO.train(self)
-            return
+        else:
+            self._train_filtered()
+        self.logger.record("train/entropy", self._entropy())
+
+    def _train_filtered(self) -> None:
         passes, self.n_critic_updates = self.n_critic_updates, 0
         try:
             with warnings.catch_warnings():
@@ -46,27 +51,37 @@ class KovaTRPO(FilteredValue, TRPO):
                 TRPO.train(self)
         finally:
             self.n_critic_updates = passes
-        entropies = [
-            self._learn_values(minibatch)
-            for _ in range(passes)
-            for minibatch in self.rollout_buffer.get(self.batch_size)
-        ]
-        self.logger.record("train/entropy", float(np.mean(entropies)))
+        for _ in range(passes):
+            for minibatch in self.rollout_buffer.get(self.batch_size):
+                self._learn_values(minibatch)
         self._note_loss()
 
-    def _learn_values(self, minibatch: RolloutBufferSamples) -> float:
-        """The critic's step on one minibatch; gives the policy's entropy on it."""
-        actions = minibatch.actions
-        if isinstance(self.action_space, spaces.Discrete):
-            actions = actions.long().flatten()
-        with torch.no_grad():
-            distribution = self.policy.get_distribution(minibatch.observations)
-            log_prob, entropy = distribution.log_prob(actions), distribution.entropy()
+    def _learn_values(self, minibatch: RolloutBufferSamples) -> None:
+        """The critic's step on one minibatch."""
+        log_prob, _ = self._judge(minibatch)
         assert self.kova is not None
         if self.kova.layers == "last":
             self._learn_features(minibatch)
         self._filter_values(minibatch, log_prob)
-        return float((-log_prob if entropy is None else entropy).mean())
+
+    @torch.no_grad()
+    def _judge(self, minibatch: RolloutBufferSamples) -> tuple[Tensor, Tensor]:
+        """The log-probabilities of the actions, and the entropies in their states (or guesses of them)."""
+        actions = minibatch.actions
+        if isinstance(self.action_space, spaces.Discrete):
+            actions = actions.long().flatten()
+        distribution = self.policy.get_distribution(minibatch.observations)
+        log_prob, entropy = distribution.log_prob(actions), distribution.entropy()
+        return log_prob, -log_prob if entropy is None else entropy
+
+    def _entropy(self) -> float:
+        """The new policy's mean entropy over the rollout, which the host does not log."""
+        buffer = self.rollout_buffer
+        size = buffer.buffer_size * buffer.n_envs
+        parts = np.array_split(np.arange(size), -(-size // self.batch_size))
+        # not buffer.get, whose permutation would move the host's random numbers
+        entropies = [self._judge(buffer._get_samples(part))[1] for part in parts]
+        return float(torch.cat(entropies).mean())
 
     def _learn_features(self, minibatch: RolloutBufferSamples) -> None:
         """The host's step for the layers of the critic that are not filtered."""
