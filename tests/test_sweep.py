@@ -196,6 +196,7 @@ def supervisor(file: Path, out: Path) -> subprocess.Popen[bytes]:
 
 
 def killed_at_random_moments(folder: Path, times: int, seed: int) -> None:
+    folder.mkdir(exist_ok=True)
     file, out, chance = folder / "sweep.toml", folder / "runs", random.Random(seed)
     file.write_text(SWEEP.replace("[0, 1]", "0"))
     runs = expand(read_sweep(str(file)), "sweep.toml")
