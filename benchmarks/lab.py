@@ -24,8 +24,9 @@ from kova_rl.lab.training.config import RunConfig
 from kova_rl.lab.training.grid import expand
 from kova_rl.lab.training.live import report
 from kova_rl.lab.training.run import open_session, train
-from kova_rl.lab.training.store import Store, stored, write_json
+from kova_rl.lab.training.store import Store, write_json
 from kova_rl.lab.training.sweep import Sweep
+from kova_rl.lab.training.sweep_command import listed
 
 LIMIT = 0.03
 """Of the time of a bare run."""
@@ -152,9 +153,10 @@ def many(root: Path) -> dict[str, float]:
         return result
 
     runs = timed("expand", lambda: expand(GRID, "bench"))
-    assert len(timed("list", lambda: stored(root))) == len(runs)
+    silent = Console(file=io.StringIO())
+    timed("list", lambda: listed(Sweep(runs, root), silent))
     sweep = timed("resume", lambda: Sweep(runs, root))
-    report(sweep, Console(file=io.StringIO()))
+    report(sweep, silent)
     assert len(sweep.of("done")) == len(runs)
     timed("report", lambda: write_report(root))
     return times

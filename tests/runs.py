@@ -25,6 +25,12 @@ def ppo(**changes: Any) -> RunConfig:
     return RunConfig.of({**PPO, **changes})
 
 
+def stored(root: Path) -> list[RunConfig]:
+    """The runs that have a directory in this folder."""
+    found = (read_json(path / "config.json") for path in sorted(root.iterdir()) if path.is_dir())
+    return [RunConfig.of(values, str(root)) for values in found if values is not None]
+
+
 def numbers(root: Path, config: RunConfig) -> list[dict[str, Any]]:
     """The log without its times."""
     records = read_log(Store(root, config).log_path)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from kova_rl.lab.training.run import train
-from kova_rl.lab.training.store import Store, stored
+from kova_rl.lab.training.store import Store
 from kova_rl.lab.training.sweep import Sweep
-from tests.runs import outcome, ppo
+from tests.runs import outcome, ppo, stored
 from tests.test_sweep import faulty
 
 ray = pytest.importorskip("ray")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import random
@@ -16,17 +17,18 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from kova_rl.lab.training.commands import read_commands
 from kova_rl.lab.training.config import RunConfig
 from kova_rl.lab.training.grid import expand, read_sweep
 from kova_rl.lab.training.live import Dashboard, report
 from kova_rl.lab.training.processes import Processes
 from kova_rl.lab.training.run import train
 from kova_rl.lab.training.search import Search
-from kova_rl.lab.training.store import Store, stored
+from kova_rl.lab.training.store import Store, explained
 from kova_rl.lab.training.sweep import Sweep
 from kova_rl.lab.training.sweep_command import SweepRuns
 from kova_rl.lab.training.train_command import Train
-from tests.runs import PPO, outcome, ppo
+from tests.runs import PPO, outcome, ppo, stored
 
 pytest.importorskip("stable_baselines3")
 
@@ -67,6 +69,8 @@ def test_lists_multiply_out() -> None:
     [
         ({"sead": [0, 1]}, "grid.toml: a setting must be one of .*did you mean seed"),
         ({"seed": []}, "seed is an empty list"),
+        ({"seed.x": 3, "seed": 0}, "seed is a table"),
+        ({"critic.x": 3}, "critic is a value, 'kova', and can't have x too"),
         ({"seed": [0, "one"]}, "seed must be a whole number, got 'one'"),
         ({"grid": {"seed": 1}}, r"grid must be tables, \[\[grid\]\]"),
         ({"grid": [{}, {"critic": "adm"}]}, r"\[\[grid\]\] 2: critic must be .*did you mean adam"),
@@ -114,10 +118,15 @@ def test_train_trains_and_says_where(tmp_path: Path, capsys: pytest.CaptureFixtu
     command = Train("ppo", "CartPole-v1", out=tmp_path, steps=128, network=(8,), host=host)
     command.run()
     command.run()
-    assert "after 128 steps" in capsys.readouterr().out
-    assert len(stored(tmp_path)) == 1
+    first, second = (line for line in capsys.readouterr().out.splitlines() if "after 128 steps" in line)
+    assert "finished before" in second and "finished before" not in first
+    words = "kova train ppo CartPole-v1 --out {} --steps 128 --network 8 --host n_steps=64 batch_size=32 n_epochs=2"
+    assert read_commands(tmp_path) == [words.format(tmp_path)]
     with pytest.raises(ValueError, match="did you mean CartPole-v1"):
         Train("ppo", "CartPole-v7", out=tmp_path).run()
+    with pytest.raises(ValueError, match="can't be a folder"):
+        Train("ppo", "CartPole-v1", out=tmp_path / "commands.txt").run()
+    assert len(stored(tmp_path)) == len(list(tmp_path.glob("*/"))) == 1, "a refused run leaves nothing"
     broken = faulty("Raises-v0", 50, tmp_path / "marker")
     arguments = {name: getattr(broken, name) for name in ("algorithm", "environment", "network", "imports")}
     options = ("at=50", f"marker={tmp_path / 'marker'}")
@@ -125,6 +134,17 @@ def test_train_trains_and_says_where(tmp_path: Path, capsys: pytest.CaptureFixtu
         Train(**arguments, steps=512, out=tmp_path, host=host, environment_options=options).run()
     (failure,) = tmp_path.glob("*/failure.json")
     assert json.loads(failure.read_text())["attempts"] == 1
+    with pytest.raises(ValueError, match="the run failed, see .*: ValueError: the simulator diverged"):
+        Train(
+            "ppo",
+            "Diverges-v0",
+            tmp_path,
+            steps=512,
+            imports=arguments["imports"],
+            host=host,
+            environment_options=options,
+        ).run()
+    assert len(list(tmp_path.glob("*/failure.json"))) == len(stored(tmp_path)) - 1 == 2
 
 
 # ---------------------------------------------------------------------- faults
@@ -232,6 +252,14 @@ def test_the_sweeps_parent_is_killed_often(tmp_path: Path) -> None:
         killed_at_random_moments(tmp_path / str(seed), times=5, seed=seed)
 
 
+def test_an_error_of_the_environments_files_is_not_blamed_on_the_folder(tmp_path: Path) -> None:
+    ours = PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "log.jsonl"))
+    theirs = PermissionError(errno.EACCES, "Permission denied", "/dev/joystick")
+    assert "may not write in" in explained(ours, tmp_path)
+    assert explained(theirs, tmp_path).startswith("PermissionError: [Errno 13]")
+    assert "no space left in" in explained(OSError(errno.ENOSPC, "No space left on device"), tmp_path)
+
+
 READ_ONLY = """
 import os, sys
 from pathlib import Path
@@ -330,8 +358,42 @@ def test_a_search_resumes_as_a_sweep_does(tmp_path: Path, capsys: pytest.Capture
         ({"space": {"etta": {"low": 0.1, "high": 0.2}}}, "did you mean eta"),
         ({"space": {"eta": {"low": 0.1}}}, "must have low and high, or choices"),
         ({"space": {"eta": {"lo": 0.1, "high": 0.2}}}, "did you mean low"),
+        ({"space": {"eta": 0.1}}, "eta must have low and high, or choices, got 0.1"),
+        (5, "must be tables, got 5"),
+        ({"space": {"eta": {"choices": 0.5}}}, "choices of eta must be a list, got 0.5"),
+        ({"space": {"eta": {"low": "a", "high": 1}}}, "must be numbers, got 'a' and 1"),
+        ({"space": {"eta": {"low": 0.2, "high": 0.1}}}, "eta must have low < high"),
+        ({"space": {"eta": {"low": 0, "high": 0.1, "log": True}}}, "0 < low < high, since log is true"),
     ],
 )
-def test_a_mistake_in_a_search_is_refused(table: dict[str, Any], message: str) -> None:
+def test_a_mistake_in_a_search_is_refused(table: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Search.of(table, "search.toml")
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        ("high = 1.05", {}, r"eta must be a number in \[0, 1\), got 1.05"),
+        ("high = 0.3", {"set": ("eta=0.5",)}, "eta is searched, and can't be set too"),
+        ("high = 0.3", {"list": True}, "is a search, whose runs are not known beforehand"),
+    ],
+)
+def test_a_search_that_can_not_be_leaves_nothing(
+    change: str, options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "search.toml").write_text(SEARCH.replace("high = 0.3", change))
+    with pytest.raises(ValueError, match=message):
+        SweepRuns(str(tmp_path / "search.toml"), tmp_path / "runs", **options).run()
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_search_with_a_failed_run_ends_with_a_code(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    text = (
+        SEARCH.replace("CartPole-v1", "CartPol-v1").replace("[0, 1]", "0").replace("trials = 3", "trials = 1")
+    )
+    (tmp_path / "search.toml").write_text(text)
+    with pytest.raises(SystemExit) as caught:
+        SweepRuns(str(tmp_path / "search.toml"), tmp_path / "runs", jobs=1).run()
+    assert caught.value.code == 1

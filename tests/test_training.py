@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ from kova_rl.lab.training import presets
 from kova_rl.lab.training.config import ALGORITHMS, RunConfig
 from kova_rl.lab.training.log import Log, TornLog, read_log
 from kova_rl.lab.training.run import boundaries, open_session, train
-from kova_rl.lab.training.store import Busy, Checkpoint, Store, stored
-from tests.runs import numbers, outcome, ppo
+from kova_rl.lab.training.store import Busy, Checkpoint, Store
+from tests.runs import numbers, outcome, ppo, stored
 
 pytest.importorskip("stable_baselines3")
 
@@ -265,6 +264,11 @@ def test_a_mistake_is_refused_with_the_nearest_name(change: dict[str, Any], mess
         ({"imports": ["no_such_module"]}, "imports must name modules that Python finds"),
         ({"environment": "FrozenLake-v1"}, "set normalise_observations to false"),
         ({"observation": "max-ratio", "algorithm": "dqn", "host": {}}, "MaxRatio needs ratio"),
+        ({"host": {"gamma": "abc"}}, "host: gamma must be a number, got 'abc'"),
+        ({"host": {"gamma": 2}}, "host: gamma must be in [0, 1], got 2"),
+        ({"host": {"n_steps": "abc"}}, "host: n_steps must be a whole number, at least 1, got 'abc'"),
+        ({"host": {"use_sde": 3}}, "host: use_sde must be true or false, got 3"),
+        ({"algorithm": "dqn", "host": {"buffer_size": -5}}, "buffer_size must be a whole number"),
     ],
 )
 def test_what_only_the_algorithm_knows_is_refused_when_it_is_built(
@@ -336,8 +340,53 @@ def test_settings_win_over_the_preset_and_typos_do_not(tmp_path: Path) -> None:
     own.write_text("[run\n")
     with pytest.raises(ValueError, match="is not TOML"):
         presets.resolve({"preset": f"{tmp_path}/./own.toml", "environment": "Hopper-v5"})
-    with pytest.raises(tomllib.TOMLDecodeError):
-        tomllib.loads("[run\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('critic = "kova"', "critic must be a table, got 'kova'; settings go into"),
+        ('environment = "CartPole-v1"', "environment must be a table"),
+        ("run = 3", "run must be a table, got 3"),
+        ("[critic]\nkova = 1", r"\[critic\]: kova must be a table, got 1"),
+        ("[environment]\nHopper-v5 = 1", r"\[environment\]: Hopper-v5 must be a table"),
+        (
+            '[run]\nalgorithm="ppo"\n[critic.kova]\n[environment.Hopper-v5]\nkova = 1',
+            "Hopper-v5.: kova must be",
+        ),
+        ('[run]\nalgorithm="sac"', "is for sac, got algorithm 'ppo'"),
+    ],
+)
+def test_a_mistake_in_a_preset_of_ones_own(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        presets.resolve(
+            {"preset": str(tmp_path / "own.toml"), "environment": "Hopper-v5", "algorithm": "ppo"}
+        )
+
+
+def test_a_preset_is_the_same_wherever_it_is_named_from(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "own.toml").write_text('[run]\nalgorithm = "ppo"\n[critic]\n')
+    found = [
+        presets.resolve({"preset": str(tmp_path / name / "own.toml"), "environment": "Hopper-v5"})
+        for name in ("one", "two")
+    ]
+    assert found[0].name == found[1].name
+    assert found[0].critic == "kova"
+
+
+def test_decay_needs_no_learning_rate() -> None:
+    session = open_session(ppo(algorithm="a2c", decay=True, host={"n_steps": 8}))
+    assert [session.model.lr_schedule(left) for left in (1.0, 0.5, 0.0)] == pytest.approx([7e-4, 3.5e-4, 0.0])
+    session.close()
+
+
+def test_a_run_in_which_no_episode_ends_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = ppo(environment="Pendulum-v1", steps=256, segments=2)
+    assert train(config, tmp_path)["final_return"] is None
+    assert "no episode of Pendulum-v1 ended within a segment" in capsys.readouterr().err
 
 
 def test_the_log_has_at_most_about_two_hundred_records(tmp_path: Path) -> None:

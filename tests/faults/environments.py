@@ -29,6 +29,11 @@ class Faulty(CartPoleEnv):
         raise RuntimeError(f"the pole broke at step {self._at}")
 
 
+class Diverges(Faulty):
+    def fault(self) -> None:
+        raise ValueError("the simulator diverged")
+
+
 class Killed(Faulty):
     def fault(self) -> None:
         self._marker.touch()  # once
@@ -42,6 +47,9 @@ class Full(Faulty):
         resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
-for kind, name in ((Faulty, "Raises-v0"), (Killed, "Killed-v0"), (Full, "Full-v0")):
+for kind, name in (
+    *((Faulty, "Raises-v0"), (Diverges, "Diverges-v0")),
+    *((Killed, "Killed-v0"), (Full, "Full-v0")),
+):
     if name not in gymnasium.registry:
         gymnasium.register(name, kind, max_episode_steps=500)

@@ -17,6 +17,8 @@ from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 from torch import nn
 
+from kova_rl.filter.checks import check_whole
+
 __all__ = ["Settings", "build", "environments"]
 
 CLASSES = {  # each in the module of the algorithm's name
@@ -40,6 +42,14 @@ OURS = (
     "self",
 )
 """Arguments of the algorithms that are not the user's to set by ``host``."""
+COUNTS = (
+    *("n_steps", "batch_size", "n_epochs", "buffer_size", "train_freq", "target_update_interval"),
+    *("n_critic_updates", "cg_max_steps", "line_search_max_iter", "sub_sampling_factor", "refresh"),
+    "stats_window_size",
+)
+"""Arguments that are whole numbers from 1."""
+SHARES = ("gamma", "gae_lambda", "tau")
+"""Arguments from 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +69,38 @@ class Settings:
     activation: str | None = None
     host: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        defaults = _defaults(self.algorithm)
+        valid = [name for name in defaults if name not in OURS]
+        for name, value in self.host.items():
+            if name not in valid:
+                near = difflib.get_close_matches(name, valid, n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise ValueError(f"host: {self.algorithm} takes {', '.join(valid)}, got {name!r}{hint}")
+            _check(name, value, defaults[name])
+
+
+def _class(algorithm: str) -> Any:
+    return getattr(importlib.import_module(f"kova_rl.sb3.{algorithm}"), CLASSES[algorithm])
+
+
+def _defaults(algorithm: str) -> dict[str, Any]:
+    """Of the arguments that the algorithm takes by name."""
+    parameters = inspect.signature(_class(algorithm)).parameters.values()
+    return {one.name: one.default for one in parameters if one.kind is not one.VAR_KEYWORD}
+
+
+def _check(name: str, value: Any, default: Any) -> None:
+    """Raise ``ValueError`` for what the algorithm would stumble over, or take for something else."""
+    if name in COUNTS:
+        check_whole(f"host: {name}", value, least=1)
+    elif isinstance(default, bool) and not isinstance(value, bool):
+        raise ValueError(f"host: {name} must be true or false, got {value!r}")
+    elif isinstance(default, int | float) and not isinstance(value, int | float):
+        raise ValueError(f"host: {name} must be a number, got {value!r}")
+    elif name in SHARES and not 0 <= value <= 1:
+        raise ValueError(f"host: {name} must be in [0, 1], got {value!r}")
+
 
 def environments(settings: Settings) -> VecEnv:
     """Copies of the environment, with a monitor each, normalised as asked."""
@@ -74,7 +116,7 @@ def environments(settings: Settings) -> VecEnv:
             env,
             norm_obs=settings.normalise_observations,
             norm_reward=settings.normalise_rewards,
-            gamma=float(settings.host.get("gamma", 0.99)),
+            gamma=settings.host.get("gamma", 0.99),
         )
     except ValueError as error:
         env.close()
@@ -94,7 +136,7 @@ def _make(name: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
         hint = f"did you mean {' or '.join(near)}? If it is your own, " if near else ""
         raise ValueError(
             f"environment must be registered with Gymnasium, got {name!r} ({error}); {hint}name the "
-            "module that registers it: --imports"
+            "module that registers it: --import MODULE"
         ) from None
     except TypeError as error:
         raise ValueError(f"{name} does not take environment_options {dict(options)} ({error})") from None
@@ -102,19 +144,9 @@ def _make(name: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
 
 def build(settings: Settings, env: VecEnv) -> BaseAlgorithm:
     """The model, on the CPU."""
-    module = importlib.import_module(f"kova_rl.sb3.{settings.algorithm}")
-    kind: Any = getattr(module, CLASSES[settings.algorithm])
-    parameters = inspect.signature(kind).parameters.values()
-    valid = [one.name for one in parameters if one.name not in OURS and one.kind is not one.VAR_KEYWORD]
-    for name in settings.host:
-        if name not in valid:
-            near = difflib.get_close_matches(name, valid, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ValueError(f"host: {settings.algorithm} takes {', '.join(valid)}, got {name!r}{hint}")
-    arguments: dict[str, Any] = dict(settings.host)
-    if settings.learning_rate is not None:
-        rate = settings.learning_rate
-        arguments["learning_rate"] = LinearSchedule(rate, 0.0, 1.0) if settings.decay else rate
+    kind, arguments = _class(settings.algorithm), dict(settings.host)
+    rate = settings.learning_rate or _defaults(settings.algorithm)["learning_rate"]
+    arguments["learning_rate"] = LinearSchedule(rate, 0.0, 1.0) if settings.decay else rate
     policy: dict[str, Any] = {}
     if settings.network is not None:
         policy["net_arch"] = list(settings.network)

@@ -47,10 +47,8 @@ def attempt(config: RunConfig, root: Path, tell: Tell) -> Outcome:
         return Outcome("busy", str(error))
     except Refused as error:
         return Outcome("failed", str(error))
-    except OSError as error:
-        return Outcome("failed", explained(error, store.path), again=True)
     except Exception as error:
-        return Outcome("failed", f"{type(error).__name__}: {error}", again=True)
+        return Outcome("failed", explained(error, store.path), again=True)
     return Outcome("done", final_return=summary.get("final_return"))
 
 

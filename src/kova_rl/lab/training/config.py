@@ -135,10 +135,13 @@ def unflatten(values: Mapping[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for key, value in values.items():
         outer, dot, inner = key.partition(".")
-        if dot:
-            out.setdefault(outer, {})[inner] = value
-        elif isinstance(value, Mapping):
-            out.setdefault(outer, {}).update(value)
+        if dot or isinstance(value, Mapping):
+            table = out.setdefault(outer, {})
+            if not isinstance(table, dict):
+                raise ValueError(f"{outer} is a value, {table!r}, and can't have {inner or 'a table'} too")
+            table.update({inner: value} if dot else value)
+        elif isinstance(out.get(key), dict):
+            raise ValueError(f"{key} is a table, {out[key]!r}, and can't be {value!r} too")
         else:
             out[key] = value
     return out

@@ -63,18 +63,28 @@ def load(name: str) -> dict[str, Any]:
     where = f"preset {name}"
     for key in found:
         check_name(f"{where}: a table", key, ("critic", "environment", "run", "title"))
+    for key in ("run", "critic", "environment"):
+        _check_table(found, key, where)
     check_fields(found.get("run", {}), f"{where}, [run]")
     critics = found.get("critic", {})
     for critic, values in critics.items():
+        _check_table(critics, critic, f"{where}, [critic]")
         check_name(f"{where}: a critic", critic, CRITICS)
         check_fields(values, f"{where}, [critic.{critic}]")
         RunConfig.of(settings(found, critic, "any"), f"{where}, [critic.{critic}]")
     for environment, values in found.get("environment", {}).items():
+        _check_table(found["environment"], environment, f"{where}, [environment]")
         plain = {key: value for key, value in values.items() if key not in critics}
         check_fields(plain, f"{where}, [environment.{environment}]")
         for critic in critics:
+            _check_table(values, critic, f"{where}, [environment.{environment}]")
             RunConfig.of(settings(found, critic, environment), f"{where}, {environment} with {critic}")
     return found
+
+
+def _check_table(values: Mapping[str, Any], key: str, where: str) -> None:
+    if not isinstance(values.get(key, {}), Mapping):
+        raise ValueError(f"{where}: {key} must be a table, got {values[key]!r}; settings go into [run]")
 
 
 def settings(preset: Mapping[str, Any], critic: str, environment: str) -> dict[str, Any]:
@@ -104,7 +114,11 @@ def resolve(values: Mapping[str, Any], where: str = "the configuration") -> RunC
     if not isinstance(name, str):
         raise ValueError(f"{where}: preset must be the name of one, got {name!r}")
     preset = load(name)
-    critics = tuple(preset.get("critic", CRITICS))
+    meant = preset.get("run", {}).get("algorithm")
+    if meant is not None and given.get("algorithm", meant) != meant:
+        raise ValueError(f"{where}: preset {name} is for {meant}, got algorithm {given['algorithm']!r}")
+    given["preset"] = Path(name).name  # wherever the file is, the run is the same
+    critics = tuple(preset.get("critic") or CRITICS)
     critic = given.get("critic", "kova" if "kova" in critics else critics[0])
     check_name(f"{where}: the critic in preset {name}", critic, critics)
     if "environment" not in given:

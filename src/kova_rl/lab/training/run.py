@@ -111,6 +111,12 @@ def _segments(
 def _finish(session: Session, store: Store, log: Log, last: dict[str, Any]) -> dict[str, Any]:
     session.save(store.path / "model.zip")
     write_events(store.path, read_log(store.log_path))
+    if not session.episodes:
+        print(
+            f"no episode of {store.config.environment} ended within a segment, so there is no return: use "
+            "more steps, or fewer segments",
+            file=sys.stderr,
+        )
     summary = {
         "steps": session.steps,
         "seconds": round(session.seconds, 3),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
@@ -60,21 +60,30 @@ class Search:
             raise ValueError("[search] must have a space, for example space.eta = { low = 1e-3, high = 0.1 }")
         check_fields(unflatten(self.space), "[search.space]")
         for name, given in self.space.items():
-            for key in given:
-                check_name(f"[search.space]: a key of {name}", key, RANGE)
-            if ("choices" in given) == ("low" in given and "high" in given):
-                raise ValueError(f"[search.space]: {name} must have low and high, or choices, got {given}")
+            _check_range(name, given)
 
     @classmethod
-    def of(cls, values: Mapping[str, Any], where: str) -> Search:
+    def of(cls, values: Any, where: str) -> Search:
         """From the table of a file."""
+        if not isinstance(values, Mapping) or not isinstance(values.get("space", {}), Mapping):
+            raise ValueError(f"{where}: [search] and [search.space] must be tables, got {values!r}")
         for key in values:
             check_name(f"{where}, [search]: a key", key, KEYS)
         space: dict[str, Any] = {}
         for name, given in values.get("space", {}).items():
-            nested = all(isinstance(part, Mapping) for part in given.values())  # space.host.n_steps
+            nested = isinstance(given, Mapping) and all(isinstance(part, Mapping) for part in given.values())
             space |= {f"{name}.{inner}": part for inner, part in given.items()} if nested else {name: given}
         return cls(**{**values, "space": space})
+
+    def check(self, values: Mapping[str, Any], where: str, overrides: Mapping[str, Any]) -> None:
+        """Raise ``ValueError`` if an end of a range, or a choice, makes a run that would be refused."""
+        both = sorted(set(self.space) & set(overrides))
+        if both:
+            raise ValueError(f"{where}: {', '.join(both)} is searched, and can't be set too")
+        first = {name: _ends(given)[0] for name, given in self.space.items()}
+        for name, given in self.space.items():
+            for end in _ends(given):
+                expand(values, f"{where}, [search.space]", {**overrides, **first, name: end})
 
     def proposals(
         self, values: Mapping[str, Any], where: str, overrides: Mapping[str, Any]
@@ -105,6 +114,29 @@ class Search:
             for proposal in batch:
                 failed = optuna.trial.TrialState.FAIL
                 study.tell(proposal.trial, proposal.score, state=failed if proposal.score is None else None)
+
+
+def _check_range(name: str, given: Any) -> None:
+    """Raise ``ValueError`` unless this is ``{low, high}`` or ``{choices}``."""
+    table = given if isinstance(given, Mapping) else {}
+    for key in table:
+        check_name(f"[search.space]: a key of {name}", key, RANGE)
+    if ("choices" in table) == ("low" in table and "high" in table):
+        raise ValueError(f"[search.space]: {name} must have low and high, or choices, got {given!r}")
+    if "choices" in given:
+        if not isinstance(given["choices"], list | tuple) or not given["choices"]:
+            raise ValueError(f"[search.space]: choices of {name} must be a list, got {given['choices']!r}")
+        return
+    low, high = given["low"], given["high"]
+    if not all(isinstance(end, int | float) and not isinstance(end, bool) for end in (low, high)):
+        raise ValueError(f"[search.space]: low and high of {name} must be numbers, got {low!r} and {high!r}")
+    if not low < high or (given.get("log") and low <= 0):
+        least = "0 < low < high, since log is true" if given.get("log") else "low < high"
+        raise ValueError(f"[search.space]: {name} must have {least}, got {low!r} and {high!r}")
+
+
+def _ends(given: Mapping[str, Any]) -> Sequence[Any]:
+    return given["choices"] if "choices" in given else (given["low"], given["high"])
 
 
 def _suggest(trial: Any, name: str, given: Mapping[str, Any]) -> Any:

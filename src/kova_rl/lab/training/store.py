@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -17,9 +18,10 @@ from typing import Any, NamedTuple
 
 from kova_rl.lab import files
 from kova_rl.lab.training.config import RunConfig
+from kova_rl.lab.training.log import read_log
 from kova_rl.lab.training.versions import versions
 
-__all__ = ["Busy", "Checkpoint", "Store", "check_writable", "explained", "stored"]
+__all__ = ["Busy", "Checkpoint", "Store", "check_writable", "explained"]
 
 KEPT = 2
 """Checkpoints that are kept: if the newest is damaged, the one before it serves."""
@@ -88,6 +90,11 @@ class Store:
         write_json(self.path / "summary.json", {"status": "done", **summary})
         self.drop_checkpoints()
 
+    def forget(self) -> None:
+        """Remove the folder of a run that was refused before its first step."""
+        if not read_log(self.log_path) and not any(self._checkpoints.glob("*.ckpt")):
+            shutil.rmtree(self.path, ignore_errors=True)
+
     def fail(self, message: str, attempts: int, log: str) -> None:
         """Write down why the run was given up."""
         write_json(
@@ -153,12 +160,6 @@ class Store:
             os.close(handle)
 
 
-def stored(root: Path) -> list[RunConfig]:
-    """The runs that have a directory in this folder."""
-    found = (read_json(path / "config.json") for path in sorted(root.iterdir()) if path.is_dir())
-    return [RunConfig.of(values, str(root)) for values in found if values is not None]
-
-
 def check_writable(root: Path) -> None:
     """Raise ``ValueError`` unless files can be made in this folder."""
     try:
@@ -169,13 +170,24 @@ def check_writable(root: Path) -> None:
         raise ValueError(explained(error, root)) from None
 
 
-def explained(error: OSError, where: Path) -> str:
-    """What an error of the file system means for a run."""
-    if error.errno in NO_SPACE:
-        return f"no space left in {where} ({error.strerror}): free some, then give the same command again"
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return f"may not write in {where} ({error.strerror}): choose another --out, or mend its rights"
+def explained(error: Exception, where: Path) -> str:
+    """What an error means for a run that writes in this folder."""
+    if isinstance(error, OSError) and _concerns(error, where.resolve()):
+        if error.errno in NO_SPACE:
+            return f"no space left in {where} ({error.strerror}): free some, then give the same command again"
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            return f"may not write in {where} ({error.strerror}): choose another --out, or mend its rights"
+        if error.errno in (errno.EEXIST, errno.ENOTDIR):
+            return f"{where} can't be a folder ({error.strerror}): choose another --out"
     return f"{type(error).__name__}: {error}"
+
+
+def _concerns(error: OSError, folder: Path) -> bool:
+    """Whether it is about this folder, and not about a file of the environment's."""
+    if not isinstance(error.filename, str | Path):
+        return error.errno in NO_SPACE  # of a write, which names no file
+    path = Path(error.filename).resolve()
+    return path.is_relative_to(folder) or folder.is_relative_to(path)
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:

@@ -112,9 +112,12 @@ class SweepRuns:
 
     def _search(self, values: dict[str, Any], chosen: dict[str, Any], console: Console) -> None:
         """Batch by batch; then the proposals, the best first."""
+        search, tried = Search.of(values.pop("search"), self.file), []
+        search.check(values, self.file, chosen)
+        if self.list:
+            raise ValueError(f"{self.file} is a search, whose runs are not known beforehand: see kova table")
         check_writable(self.out)
         self._note()
-        search, tried = Search.of(values.pop("search"), self.file), []
         for batch in search.proposals(values, self.file, chosen):
             runs = {run.name: run for proposal in batch for run in proposal.runs}
             sweep = Sweep(list(runs.values()), self.out, self.retries)
@@ -127,6 +130,8 @@ class SweepRuns:
             tried += batch
             console.print(f"{len(tried)} of {search.trials} proposals tried")
         console.print(ranking(tried))
+        if any(proposal.score is None for proposal in tried):
+            raise SystemExit(1)
 
     def _backend(self, waiting: int) -> Backend:
         if self.on == "processes":

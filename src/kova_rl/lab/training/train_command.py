@@ -12,6 +12,7 @@ import tyro
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from kova_rl.lab.training.commands import add_command
 from kova_rl.lab.training.config import ALGORITHMS, RunConfig
 from kova_rl.lab.training.live import number
 from kova_rl.lab.training.names import assignment, check_name
@@ -112,13 +113,25 @@ class Train:
         given = {name: value for name, value in given.items() if value not in ((), {})}
         return resolve(given, "kova train")
 
+    def _words(self) -> list[object]:
+        """The command, for the page."""
+        words: list[object] = ["kova", "train", self.algorithm, self.environment]
+        for each in fields(self)[2:]:
+            value = getattr(self, each.name)
+            if value != each.default or each.name == "out":
+                option = "--import" if each.name == "imports" else f"--{each.name.replace('_', '-')}"
+                words += [option, *(value if isinstance(value, tuple) else (value,))]
+        return words
+
     def run(self) -> None:
         """Train, with a progress bar."""
-        from kova_rl.lab.training.run import train
+        from kova_rl.lab.training.run import Refused, train
 
         config, console = self.config(), Console()
         check_writable(self.out)
+        add_command(self.out, self._words())
         store = Store(self.out, config)
+        before = store.summary() is not None
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
         with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
             bar = progress.add_task(config.environment, total=config.steps)
@@ -129,19 +142,22 @@ class Train:
 
             try:
                 summary = train(config, self.out, tell)
-            except (ValueError, Busy) as error:
+            except Refused as error:
+                store.forget()
+                raise ValueError(str(error)) from None
+            except Busy as error:
                 raise ValueError(str(error)) from None
             except KeyboardInterrupt:
                 raise ValueError("stopped; the same command goes on from the last checkpoint") from None
-            except OSError as error:
-                raise ValueError(explained(error, store.path)) from None
             except Exception as error:
-                message = f"{type(error).__name__}: {error}"
+                message, see = explained(error, store.path), ""
                 with contextlib.suppress(OSError):
                     store.fail(message, 1, traceback.format_exc())
-                raise ValueError(f"the run failed, see {store.path / 'failure.json'}: {message}") from error
+                    see = f", see {store.path / 'failure.json'}"
+                raise ValueError(f"the run failed{see}: {message}") from error
         console.print(
             f"{config.algorithm} on {config.environment} with {config.critic}: return "
-            f"{number(summary['final_return'])} after {summary['steps']:,} steps, {summary['seconds']:.0f} s",
+            f"{number(summary['final_return'])} after {summary['steps']:,} steps, {summary['seconds']:.0f} s"
+            + (", finished before" if before else ""),
         )
         console.print(f"log.jsonl, summary.json and model.zip: {store.path}", soft_wrap=True)
