@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -72,6 +75,34 @@ def test_a_node_of_ray_is_lost(cluster: Any, tmp_path: Path) -> None:
     assert len(stored(sweep.root)) == 2
     for run in runs:
         assert outcome(sweep.root, run) == outcome(tmp_path / "whole", run)
+
+
+def test_a_client_of_a_cluster(tmp_path: Path) -> None:
+    """``--on ray://HOST:PORT``, from a process that is no node."""
+    from ray.cluster_utils import Cluster
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = {"num_cpus": 1, "include_dashboard": False, "ray_client_server_port": port}
+    made = Cluster(initialize_head=True, head_node_args=options)
+    run = ppo()
+    train(run, tmp_path / "whole")
+    (tmp_path / "one.toml").write_text(
+        'algorithm = "ppo"\nenvironment = "CartPole-v1"\nsteps = 512\nsegments = 4\nnetwork = [8]\n'
+        "host = { n_steps = 64, batch_size = 32, n_epochs = 2 }\n"
+    )
+    words = ["sweep", str(tmp_path / "one.toml"), "--out", str(tmp_path / "runs")]
+    try:
+        subprocess.run(
+            [str(Path(sys.executable).parent / "kova"), *words, "--on", f"ray://127.0.0.1:{port}"],
+            check=True,
+            timeout=120,
+        )
+    finally:
+        made.shutdown()
+    assert stored(tmp_path / "runs") == [run.complete()]
+    assert outcome(tmp_path / "runs", run) == outcome(tmp_path / "whole", run)
 
 
 def lose(cluster: Any, node: Any, sweep: Sweep) -> None:
