@@ -1,8 +1,10 @@
 """The report, from runs that the tests write."""
 
+import html
 import io
 import json
 import re
+import shlex
 import shutil
 import time
 import zlib
@@ -11,8 +13,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from kova_rl.lab.report import DamagedRun, read, report, table
-from kova_rl.lab.report.groups import baseline, group, normalised
+from kova_rl.cli import main
+from kova_rl.lab.report import DamagedRun, aggregates, read, report, table
+from kova_rl.lab.report.curves import mean_std
+from kova_rl.lab.report.groups import baseline, group, normalised, shared
 from kova_rl.lab.report.summary import EVERYWHERE, best, finals, improvements, overheads
 
 ENVIRONMENTS = ("Swimmer-v5", "Hopper-v5", "HalfCheetah-v5", "Ant-v5", "Walker2d-v5")
@@ -65,6 +69,28 @@ def write_runs(directory, algorithms, environments, critics, seeds, **options):
                     write_run(directory, algorithm, environment, critic, seed, **options)
 
 
+def change(path, **values):
+    """Other values in a JSON object."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def end_at(path, value):
+    """A final return of our choice."""
+    change(path / "summary.json", final_return=value)
+
+
+def printed(directory):
+    console = Console(width=100, record=True, file=io.StringIO())
+    table(directory, console)
+    return console.export_text()
+
+
+def caption(directory, figure):
+    """Of a figure on the page."""
+    page = report(directory).read_text().split(f'<figure id="{figure}">')[1]
+    return page.split("<figcaption>")[1].split("</figcaption>")[0]
+
+
 @pytest.fixture
 def small(tmp_path):
     """Two environments, three critics, three seeds, and runs that failed or are not finished."""
@@ -110,9 +136,52 @@ class TestRead:
         path = write_run(tmp_path, "ppo", "Hopper-v5", "kova", 0) / "log.jsonl"
         lines = path.read_text().splitlines()
         path.write_text("\n".join([*lines[:7], "{", *lines[7:]]))
-        with pytest.warns(DamagedRun, match=r"log\.jsonl: line 8 of 61 is torn"):
+        with pytest.warns(DamagedRun, match=r"log\.jsonl: line 8 is torn"):
             (run,) = read(tmp_path)
         assert (run.status, len(run.steps), run.scored) == ("unfinished", 7, False)
+
+    def test_a_last_line_without_its_newline_is_torn(self, tmp_path):
+        """As it is for the run that goes on with it."""
+        path = write_run(tmp_path, "ppo", "Hopper-v5", "kova", 0) / "log.jsonl"
+        path.write_bytes(path.read_bytes()[:-1])
+        with pytest.warns(DamagedRun, match="line 60 is torn"):
+            (run,) = read(tmp_path)
+        assert (run.status, len(run.steps)) == ("unfinished", 59)
+
+    @pytest.mark.parametrize(
+        ("name", "values"),
+        [
+            ("log.jsonl", {"return": "high"}),
+            ("log.jsonl", {"step": [1]}),
+            ("log.jsonl", {"step": None}),
+            ("log.jsonl", {"train/value_loss": {}}),
+            ("summary.json", {"final_return": "high"}),
+            ("summary.json", {"seconds": [1]}),
+            ("summary.json", {"steps": None}),
+        ],
+    )
+    def test_a_bad_value_leaves_out_its_run_alone(self, tmp_path, name, values):
+        write_run(tmp_path, "ppo", "Hopper-v5", "kova", 1)
+        path = write_run(tmp_path, "ppo", "Hopper-v5", "kova", 0) / name
+        lines = path.read_text().splitlines()
+        lines[0] = json.dumps(json.loads(lines[0]) | values)
+        path.write_text("".join(f"{line}\n" for line in lines))
+        where = path if None not in values.values() else path.parent
+        with pytest.warns(
+            DamagedRun, match=rf"{re.escape(str(where))}: .*(step|steps|return|seconds|value_loss)'"
+        ):
+            assert [run.seed for run in read(tmp_path)] == [1]
+
+    def test_commands_say_what_is_damaged_in_plain_lines(self, tmp_path, capsys):
+        write_run(tmp_path, "ppo", "Hopper-v5", "kova", 1)
+        path = write_run(tmp_path, "ppo", "Hopper-v5", "kova", 0) / "summary.json"
+        path.write_text("{")
+        for command in ("report", "table"):
+            main([command, str(tmp_path)])
+            out, err = capsys.readouterr()
+            (line,) = [line for line in (out + err).splitlines() if "damaged" in line]
+            assert line.startswith(f"{path} is damaged (")
+            assert line.endswith("): left out")
 
     def test_a_log_that_changed_later_is_not_trusted(self, tmp_path):
         path = write_run(tmp_path, "ppo", "Hopper-v5", "kova", 0) / "summary.json"
@@ -167,6 +236,25 @@ class TestGroups:
         write_runs(tmp_path, ("ppo",), ("Hopper-v5",), ("kova",), 2, eta=0.1)
         assert {g.label for g in group(read(tmp_path))} == {"kova"}
 
+    def test_the_path_of_a_preset_tells_no_groups_apart(self, tmp_path):
+        for seed, preset in enumerate(("mine.toml", "./mine.toml")):
+            change(write_run(tmp_path, "ppo", "Hopper-v5", "kova", seed) / "config.json", preset=preset)
+        (found,) = group(read(tmp_path))
+        assert (found.label, len(found.runs)) == ("kova", 2)
+
+    def test_a_seed_counts_once(self, tmp_path):
+        for preset, status in (("a", "failed"), ("b", "done"), ("c", "unfinished")):
+            write_run(tmp_path, "ppo", "Hopper-v5", "kova", 0, preset=preset, status=status)
+        (found,) = group(read(tmp_path))
+        assert [run.status for run in found.runs] == ["done"]
+
+    def test_environments_that_critics_share(self):
+        assert shared({"kova": "A", "adam": "AB"}) == (["kova", "adam"], ["A"])
+        assert shared({"kova": "A", "adam": "BC", "kfac": "CB"}) == (["adam", "kfac"], ["B", "C"])
+        assert shared({"kova": "A", "adam": "B"}) == (["kova"], ["A"])
+        assert shared({"kova": "", "adam": "B"}) == (["adam"], ["B"])
+        assert shared({"kova": ""}) == ([], [])
+
     def test_curves_begin_where_every_run_has_a_return(self, small):
         for g in group(read(small)):
             steps, values = g.curves
@@ -188,6 +276,7 @@ class TestSummary:
         row = rows["Swimmer-v5", "kova"]
         assert (len(row.group.final), row.group.count("failed")) == (3, 1)
         assert row.mean == pytest.approx(row.group.final.mean())
+        assert row.std == pytest.approx(np.std(row.group.final, ddof=1))
         assert row.low <= row.iqm <= row.high
 
     def test_improvement_is_against_the_best_adam(self, tmp_path):
@@ -203,6 +292,42 @@ class TestSummary:
         wins = (kova.final[:, None] > adam.final).mean()
         assert rows[0].probability == pytest.approx(wins)
         assert rows[2].probability == pytest.approx((rows[0].probability + rows[1].probability) / 2)
+
+    def test_improvement_counts_the_failed_runs_of_both_sides(self, tmp_path):
+        write_runs(tmp_path, ("ppo",), ENVIRONMENTS[:2], ("kova", "adam"), 3)
+        for seed in range(10, 12):
+            write_run(tmp_path, "ppo", "Hopper-v5", "kova", seed, status="failed")
+        write_run(tmp_path, "ppo", "Hopper-v5", "adam", 12, status="failed")
+        write_run(tmp_path, "ppo", "Ant-v5", "kova", 13, status="failed")
+        rows = {row.environment: row for row in improvements(group(read(tmp_path)))}
+        assert {name: row.failed for name, row in rows.items()} == {
+            "Hopper-v5": 3,
+            "Swimmer-v5": 0,
+            EVERYWHERE: 4,
+        }
+        assert "(2 environments, 3 seeds, 4 failed runs left out)" in report(tmp_path).read_text()
+        better = printed(tmp_path).split("improvement on Adam")[1]
+        assert "failed" in better.split("─")[0]
+        for figure in ("improvement", "aggregate", "profiles"):
+            assert "3 seeds" in caption(tmp_path, figure)
+            assert "Runs left out: 4 failed." in caption(tmp_path, figure)
+
+    @pytest.mark.parametrize(
+        ("kova", "shown"),
+        [(2.0, "1.00, all 9 pairs"), (0.0, "0.00, none of 9 pairs"), (1.0, "0.50, no interval")],
+    )
+    def test_all_pairs_won_or_lost_have_no_interval(self, tmp_path, kova, shown):
+        for seed in range(3):
+            end_at(write_run(tmp_path, "ppo", "Hopper-v5", "kova", seed), kova)
+            end_at(write_run(tmp_path, "ppo", "Hopper-v5", "adam", seed), 1.0)
+        (row,) = improvements(group(read(tmp_path)))
+        assert np.isnan([row.low, row.high]).all()
+        assert shown in printed(tmp_path)
+        value, words = shown.split(", ")
+        text = report(tmp_path).read_text()
+        assert f"<b>{value}</b>, {words} (Hopper-v5, 3 seeds)" in text
+        assert f">{words}</td>" in text
+        assert f"[{value}" not in text
 
     def test_improvement_is_against_runs_of_as_many_steps(self, tmp_path):
         for steps in (100_000, 50_000):
@@ -223,9 +348,7 @@ class TestSummary:
         ]
         hopper = [e.iqm for e in ends if (e.group.environment, e.group.critic) == ("Hopper-v5", "kova")]
         assert [rows[0].first.iqm, rows[0].second.iqm] == sorted(hopper)[:0:-1]
-        console = Console(width=100, record=True, file=io.StringIO())
-        table(tmp_path, console)
-        assert f"{rows[0].first.group.label} " in console.export_text().split("best settings")[1]
+        assert f"{rows[0].first.group.label} " in printed(tmp_path).split("best settings")[1]
         assert "Best settings" in report(tmp_path).read_text()
 
     def test_overhead_is_of_a_step_beside_the_papers(self, tmp_path):
@@ -236,11 +359,19 @@ class TestSummary:
         assert row.milliseconds == pytest.approx(1.5)
         assert row.paper == 482
 
+    def test_overhead_is_of_the_steps_that_were_made(self, tmp_path):
+        change(write_run(tmp_path, "ppo", "Ant-v5", "kova", 0) / "summary.json", steps=150_000)
+        write_run(tmp_path, "ppo", "Ant-v5", "adam", 0)
+        (row,) = overheads(group(read(tmp_path)))
+        assert (row.milliseconds, row.adam) == pytest.approx((1.0, 1.0))
+
     def test_a_single_seed_has_no_interval(self, tmp_path):
         write_run(tmp_path, "sac", "Ant-v5", "kova", 0)
         write_run(tmp_path, "sac", "Ant-v5", "adam", 0)
         groups = group(read(tmp_path))
         assert np.isnan(finals(groups)[0].low)
+        assert np.isnan(finals(groups)[0].std)
+        assert "±" not in printed(tmp_path).replace("mean ± std", "")
         assert np.isnan(improvements(groups)[0].low)
         text = report(tmp_path).read_text()
         assert "One seed has no interval." in text
@@ -249,9 +380,7 @@ class TestSummary:
 
 class TestTable:
     def test_prints_the_tables(self, small):
-        console = Console(width=100, record=True, file=io.StringIO())
-        table(small, console)
-        text = console.export_text()
+        text = printed(small)
         for words in (
             "PPO: final returns",
             "With 3 seeds",
@@ -280,8 +409,10 @@ class TestReport:
             assert (small / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
         captions = re.findall(r"<figcaption>(.*?)</figcaption>", text, re.DOTALL)
         assert all(f"kova report {small}" in c and "3 seeds" in c for c in captions)
-        assert "3 seeds, 100,000 steps. 2 runs that failed or are not finished are left out." in captions[0]
-        assert "With 3 seeds, 95% intervals held the truth in 73-76% of simulations." in captions[1]
+        assert "3 seeds, 100,000 steps. Runs left out: 1 failed, 1 unfinished." in captions[0]
+        told = "With 3 seeds in one environment, 95% intervals held the truth in"
+        assert "Over environments: those that a critic shares with Adam." in captions[3]
+        assert all(f"{told} {span}%" in captions[i] for i, span in ((1, "73-76"), (3, "36-84"), (5, "47-75")))
         assert "NaN in &lt;obs&gt;" in text
 
     def test_draws_what_the_critic_does_to_the_policy(self, tmp_path):
@@ -302,6 +433,65 @@ class TestReport:
         drawn = report(tmp_path).read_text().split('<figure id="policy_ppo">')[1].split("</figure>")[0]
         panels = re.findall(r'<svg role="img" aria-label="([^"]+)"', drawn)
         assert panels == [f"Swimmer-v5: {name}" for name in ("policy entropy", "policy loss", "value loss")]
+
+    def test_pools_only_the_environments_that_all_critics_have(self, tmp_path):
+        """Adam is good where kova did not run: it must not count for it."""
+        for seed in range(3):
+            end_at(write_run(tmp_path, "ppo", "Hopper-v5", "kova", seed), 10.0 + seed)
+            end_at(write_run(tmp_path, "ppo", "Hopper-v5", "adam", seed), 10.0 + seed)
+            end_at(write_run(tmp_path, "ppo", "Swimmer-v5", "adam", seed), 10.0 + seed)
+            end_at(write_run(tmp_path, "ppo", "Swimmer-v5", "kfac", seed), seed)
+        groups = [g for g in group(read(tmp_path)) if g.critic != "kfac"]
+        (figure,) = aggregates.aggregate(groups)
+        dots = figure.panels[0].draw.args[1]
+        assert dots[0][2:] == dots[1][2:]
+        assert "PPO: Hopper-v5; left out: Swimmer-v5 (no final return of kova)." in figure.caption
+        (figure,) = aggregates.profiles(groups)
+        ((_, kova, *_), (_, adam, *_)) = figure.panels[0].draw.args[0]
+        np.testing.assert_array_equal(kova, adam)
+        assert "PPO: Hopper-v5; left out: Swimmer-v5 (no final return of kova)." in figure.caption
+
+    def test_leaves_out_a_critic_that_shares_no_environment(self, tmp_path):
+        write_runs(tmp_path, ("ppo",), ENVIRONMENTS[:2], ("kova", "adam"), 2)
+        write_runs(tmp_path, ("ppo",), ENVIRONMENTS[3:4], ("memoryless",), 2)
+        (figure,) = aggregates.aggregate(group(read(tmp_path)))
+        assert [key.label for key in figure.keys] == ["kova", "adam"]
+        left = "left out: Ant-v5 (no final return of kova, adam), memoryless (no final return there)."
+        assert f"PPO: Hopper-v5, Swimmer-v5; {left}" in figure.caption
+
+    def test_critics_stand_in_one_order(self, tmp_path):
+        """Whatever the first environment has."""
+        write_runs(tmp_path, ("ppo",), ENVIRONMENTS[:1], ("memoryless", "kova", "adam"), 2)
+        write_runs(tmp_path, ("ppo",), ENVIRONMENTS[3:4], ("adam",), 2)
+        (figure,) = aggregates.aggregate(group(read(tmp_path)))
+        assert figure.panels[0].draw.args[0] == ["kova", "memoryless", "adam"]
+        assert [key.label for key in figure.keys] == ["kova", "memoryless", "adam"]
+
+    @pytest.mark.parametrize(
+        ("count", "where"), [(1, "one environment"), (4, "one environment"), (5, "each of 5")]
+    )
+    def test_quotes_no_more_environments_than_there_are(self, tmp_path, count, where):
+        write_runs(tmp_path, ("ppo",), ENVIRONMENTS[:count], ("kova", "adam"), 3)
+        groups = group(read(tmp_path))
+        for (figure,) in (aggregates.aggregate(groups), aggregates.profiles(groups)):
+            assert f"With 3 seeds in {where}" in figure.caption
+
+    def test_says_why_runs_are_left_out(self, tmp_path):
+        write_run(tmp_path, "ppo", "Hopper-v5", "kova", 0)
+        end_at(write_run(tmp_path, "ppo", "Hopper-v5", "kova", 1), None)
+        write_run(tmp_path, "ppo", "Swimmer-v5", "kova", 2, status="failed")
+        assert "Runs left out: 1 failed, 1 without a return." in caption(tmp_path, "curves_ppo_mean")
+
+    def test_bands_are_of_the_sample_standard_deviation(self):
+        values = np.array([[1.0, 2.0], [3.0, 2.0]])
+        np.testing.assert_allclose(mean_std(values), [[2, 2], [2 - 2**0.5, 2], [2 + 2**0.5, 2]])
+        np.testing.assert_array_equal(mean_std(values[:1]), [values[0]] * 3)
+
+    def test_its_command_can_be_pasted(self, tmp_path):
+        directory = tmp_path / "r 15"
+        write_run(directory, "ppo", "Hopper-v5", "kova", 0)
+        (command,) = re.findall(r"Made by <code>(.*?)</code></p>", report(directory).read_text())
+        assert shlex.split(html.unescape(command)) == ["kova", "report", str(directory)]
 
     def test_names_the_commands_that_made_the_runs(self, small):
         (small / "commands.txt").write_text("kova sweep <a>.toml\n")

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from kova_rl.lab import coverage, stats
-from kova_rl.lab.report.curves import seeds_text
-from kova_rl.lab.report.groups import Array, Group, normalised
+from kova_rl.lab.report.curves import left_out, seeds_text
+from kova_rl.lab.report.groups import Array, Group, normalised, shared
 from kova_rl.lab.report.style import Figure, Key, Panel, keys
 from kova_rl.lab.report.summary import EVERYWHERE, Improvement, Overhead
 
@@ -21,6 +21,8 @@ THRESHOLDS = np.linspace(0, 1, 51)
 DRAWS = 1000
 SCALE = "Final returns from 0, the worst run of any critic and algorithm in an environment, to 1, the best."
 Dot = tuple[int, Key, float, float, float]
+Scores = dict[str, dict[str, Array]]
+"""By label and environment."""
 
 
 def _algorithms(rows: Sequence[Any]) -> list[str]:
@@ -57,7 +59,7 @@ def _dots(names: Sequence[str], dots: Sequence[Dot], xlabel: str, line: float | 
     axes.grid(axis="y", visible=False)
 
 
-def improvement(rows: Sequence[Improvement]) -> list[Figure]:
+def improvement(rows: Sequence[Improvement], groups: Sequence[Group]) -> list[Figure]:
     """The probability that a critic improves on Adam: a panel an algorithm."""
     if not rows:
         return []
@@ -74,72 +76,91 @@ def improvement(rows: Sequence[Improvement]) -> list[Figure]:
             axes.set_xlim(-0.03, 1.03)
 
         panels.append(Panel(algorithm.upper(), draw, _margin(names)))
+    pooled = any(row.environment == EVERYWHERE for row in rows)
+    said = "Over environments: those that a critic shares with Adam. " if pooled else ""
+    said += f"{seeds_text([row.seeds for row in rows])}. "
+    said += left_out([g for g in groups if g.algorithm in _algorithms(rows)])
     caption = (
         "Probability that a run ends above a run with Adam in the same algorithm and environment; ties count "
         "half; of several settings of Adam, the best. 0.5 is no difference. Lines: 95% stratified bootstrap "
-        f"intervals. {seeds_text([row.seeds for row in rows])}. "
-        f"{coverage.note(min(row.seeds for row in rows), 'improvement')}"
+        f"intervals; none where all pairs were won or lost. {said.rstrip()} "
+        f"{coverage.note([row.seeds for row in rows], 'improvement')}"
     )
     title = "Probability of improvement on Adam"
     return [Figure("improvement", title, caption.rstrip(), tuple(legend.values()), tuple(panels), dots=True)]
 
 
-def _scores(groups: Sequence[Group]) -> dict[str, dict[str, dict[str, Array]]]:
-    """Scores by algorithm, label and environment."""
-    out: dict[str, dict[str, dict[str, Array]]] = {}
+def _scores(groups: Sequence[Group]) -> tuple[dict[str, Scores], str]:
+    """By algorithm: scores of the labels, in the environments that they share; and what a caption says."""
+    found: dict[str, Scores] = {}
     for (algorithm, label), tasks in normalised(groups).items():
-        out.setdefault(algorithm, {})[label] = tasks
-    return out
+        found.setdefault(algorithm, {})[label] = tasks
+    out, said = {}, []
+    for algorithm, labels in found.items():
+        kept, environments = shared(labels)
+        if not kept:
+            continue
+        out[algorithm] = {label: {name: labels[label][name] for name in environments} for label in kept}
+        left = []
+        for name in sorted({name for tasks in labels.values() for name in tasks} - set(environments)):
+            without = ", ".join(label for label in kept if name not in labels[label])
+            left.append(f"{name} (no final return of {without})")
+        left += [f"{label} (no final return there)" for label in labels if label not in kept]
+        also = f"; left out: {', '.join(left)}" if left else ""
+        said.append(f"{algorithm.upper()}: {', '.join(environments)}{also}.")
+    return out, " ".join((*said, left_out(groups))).rstrip()
 
 
-def _legend(groups: Sequence[Group]) -> dict[str, Key]:
-    return keys([(g.label, g.critic) for g in groups if len(g.final)])
+def _legend(groups: Sequence[Group], scores: dict[str, Scores]) -> dict[str, Key]:
+    shown = {label for labels in scores.values() for label in labels}
+    return keys([(g.label, g.critic) for g in groups if g.label in shown])
 
 
-def _about(groups: Sequence[Group], kind: str) -> str:
-    counts = [len(g.final) for g in groups if len(g.final)]
-    environments = len({g.environment for g in groups if len(g.final)})
-    plural = "environment" if environments == 1 else "environments"
-    note = coverage.note(min(counts), "iqm" if kind == "environments" and environments == 1 else kind)
-    return f"{seeds_text(counts)}, {environments} {plural}. {note}".rstrip()
+def _about(scores: dict[str, Scores], said: str, kind: str) -> str:
+    pooled = [list(tasks.values()) for labels in scores.values() for tasks in labels.values()]
+    counts = [len(runs) for tasks in pooled for runs in tasks]
+    note = coverage.note(counts, kind, min(map(len, pooled)))
+    return f"{seeds_text(counts)}. {said} {note}".rstrip()
 
 
 def aggregate(groups: Sequence[Group]) -> list[Figure]:
     """The interquartile mean over environments: a panel an algorithm, a row a critic."""
-    legend = _legend(groups)
+    scores, said = _scores(groups)
+    if not scores:
+        return []
+    legend = _legend(groups, scores)
     panels = []
-    for algorithm, labels in _scores(groups).items():
+    for algorithm, labels in scores.items():
         dots: list[Dot] = []
         for i, (label, tasks) in enumerate(labels.items()):
-            scores = list(tasks.values())
-            middle = float(stats.iqm(np.concatenate(scores)))
-            low, high = stats.interval(scores) if min(map(len, scores)) > 1 else (np.nan, np.nan)
+            runs = list(tasks.values())
+            middle = float(stats.iqm(np.concatenate(runs)))
+            low, high = stats.interval(runs) if min(map(len, runs)) > 1 else (np.nan, np.nan)
             dots.append((i, legend[label], middle, float(low), float(high)))
         names = list(labels)
         draw = partial(_dots, names, dots, "interquartile mean of scores", None)
         panels.append(Panel(algorithm.upper(), draw, _margin(names)))
-    if not panels:
-        return []
-    caption = f"{SCALE} Lines: 95% stratified bootstrap intervals. {_about(groups, 'environments')}"
+    caption = f"{SCALE} Lines: 95% stratified bootstrap intervals. {_about(scores, said, 'iqm')}"
     title = "Interquartile mean over environments"
     return [Figure("aggregate", title, caption, tuple(legend.values()), tuple(panels), dots=True)]
 
 
 def profiles(groups: Sequence[Group]) -> list[Figure]:
     """The share of runs above each score: a panel an algorithm."""
-    legend = _legend(groups)
+    scores, said = _scores(groups)
+    if not scores:
+        return []
+    legend = _legend(groups, scores)
     panels = []
-    for algorithm, labels in _scores(groups).items():
+    for algorithm, labels in scores.items():
         lines = []
         for label, tasks in labels.items():
-            scores = list(tasks.values())
-            band = stats.profile_band(scores, THRESHOLDS, draws=DRAWS)
-            lines.append((legend[label], stats.profile(scores, THRESHOLDS), *band))
+            runs = list(tasks.values())
+            band = stats.profile_band(runs, THRESHOLDS, draws=DRAWS)
+            lines.append((legend[label], stats.profile(runs, THRESHOLDS), *band))
         panels.append(Panel(algorithm.upper(), partial(_profile, lines)))
-    if not panels:
-        return []
     caption = f"{SCALE} Bands: 95% stratified bootstrap intervals, at each score by itself. "
-    caption += _about(groups, "profile")
+    caption += _about(scores, said, "profile")
     return [Figure("profiles", "Performance profiles", caption, tuple(legend.values()), tuple(panels))]
 
 

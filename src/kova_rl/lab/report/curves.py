@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ from kova_rl.lab.files import named
 from kova_rl.lab.report.groups import Group
 from kova_rl.lab.report.style import Figure, Key, Panel, keys
 
-__all__ = ["about", "curves", "seeds_text", "short"]
+__all__ = ["about", "curves", "left_out", "seeds_text", "short"]
 
 Array = NDArray[np.float64]
 Band = Callable[[Array], tuple[Array, Array, Array]]
@@ -22,8 +23,9 @@ DRAWS = 1000
 
 
 def mean_std(values: Array) -> tuple[Array, Array, Array]:
-    """Line, lower and upper edge, from runs x points."""
-    mean, std = values.mean(0), values.std(0)
+    """Line, lower and upper edge, from runs x points; of a single run a line."""
+    mean = values.mean(0)
+    std = values.std(0, ddof=1) if len(values) > 1 else np.zeros_like(mean)
     return mean, mean - std, mean + std
 
 
@@ -38,17 +40,17 @@ def curves(groups: Sequence[Group]) -> list[Figure]:
     """Two figures for each algorithm: as in the paper, and with intervals."""
     out = []
     for algorithm in dict.fromkeys(g.algorithm for g in groups):
-        own = [g for g in groups if g.algorithm == algorithm and g.curves[1].size]
+        every = [g for g in groups if g.algorithm == algorithm]
+        own = [g for g in every if g.curves[1].size]
         if own:
             name = algorithm.upper()
             text = "Return over the last 100 episodes, unnormalised. "
             title = f"{name}: mean and standard deviation"
-            out.append(
-                _figure("mean", title, f"{text}Bands: one standard deviation. {about(own)}", own, mean_std)
-            )
+            bands = f"{text}Bands: one sample standard deviation. {about(every)}"
+            out.append(_figure("mean", title, bands, own, mean_std))
             title = f"{name}: interquartile mean and 95% intervals"
-            fewest = coverage.note(min(len(g.scored) for g in own))
-            text += f"Bands: stratified bootstrap, at each step by itself. {about(own)} {fewest}"
+            note = coverage.note([len(g.scored) for g in own])
+            text += f"Bands: stratified bootstrap, at each step by itself. {about(every)} {note}"
             out.append(_figure("iqm", title, text.rstrip(), own, iqm_interval))
     return out
 
@@ -101,6 +103,12 @@ def about(groups: Sequence[Group]) -> str:
     """Seeds, steps, and what is left out."""
     steps = sorted({g.steps for g in groups})
     span = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
-    text = f"{seeds_text([len(g.scored) for g in groups])}, {span} steps."
-    left = sum(len(g.runs) - len(g.scored) for g in groups)
-    return f"{text} {left} runs that failed or are not finished are left out." if left else text
+    seeds = seeds_text([len(g.scored) for g in groups if g.scored])
+    return f"{seeds}, {span} steps. {left_out(groups)}".rstrip()
+
+
+def left_out(groups: Sequence[Group]) -> str:
+    """The runs that statistics do without; nothing if there are none."""
+    runs = (run for g in groups for run in g.runs if not run.scored)
+    why = Counter("without a return" if run.status == "done" else run.status for run in runs)
+    return f"Runs left out: {', '.join(f'{why[each]} {each}' for each in sorted(why))}." if why else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from kova_rl.lab import stats
 from kova_rl.lab.report.reading import RunRecord
 
-__all__ = ["Group", "baseline", "group", "normalised"]
+__all__ = ["Group", "baseline", "group", "normalised", "shared"]
 
 Array = NDArray[np.float64]
 POINTS = 60
 CRITICS = ("kova", "memoryless", "adam", "kfac")
 IDENTITY = {"algorithm", "environment", "critic", "seed"}
-HOUSEKEEPING = {"commit", "device", "imports", "name", "out", "threads", "version", "workers"}
-"""Settings that say where or how a run was made, not what it is: they tell no groups apart."""
+HOUSEKEEPING = {"imports", "preset"}
+"""Settings that say how a run was asked for, not what it is: they tell no groups apart."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,13 @@ class Group:
         seconds = [run.seconds for run in self.runs if run.status == "done" and np.isfinite(run.seconds)]
         return float(np.median(seconds)) if seconds else float("nan")
 
+    @property
+    def milliseconds(self) -> float:
+        """The same of a step that was made."""
+        done = [run for run in self.runs if run.status == "done" and run.reached]
+        times = [1e3 * run.seconds / run.reached for run in done if np.isfinite(run.seconds)]
+        return float(np.median(times)) if times else float("nan")
+
     def count(self, status: str) -> int:
         """How many runs have this status."""
         return sum(run.status == status for run in self.runs)
@@ -90,17 +97,22 @@ class Group:
 
 
 def group(runs: Iterable[RunRecord]) -> list[Group]:
-    """Groups in a fixed order: by algorithm, environment, critic and setting."""
+    """Groups in a fixed order: by algorithm, environment, critic and setting.
+
+    A seed counts once in a group; of two runs with it, the one that has a final return.
+    """
     runs = list(runs)
     shown = _varying(runs)
-    found: dict[tuple[str, str, str, str], list[RunRecord]] = defaultdict(list)
+    found: dict[tuple[str, str, str, str], dict[int, RunRecord]] = defaultdict(dict)
     for run in runs:
         keys = shown[run.algorithm, run.critic]
         settings = " ".join(
             f"{key}={_text(run.config[key])}" for key in keys if run.config.get(key) is not None
         )
-        found[run.algorithm, run.environment, run.critic, settings].append(run)
-    groups = [Group(e, a, c, s, tuple(members)) for (a, e, c, s), members in found.items()]
+        members = found[run.algorithm, run.environment, run.critic, settings]
+        if run.seed not in members or run.scored:
+            members[run.seed] = run
+    groups = [Group(e, a, c, s, tuple(members.values())) for (a, e, c, s), members in found.items()]
     return sorted(groups, key=lambda g: (g.algorithm, g.environment, rank(g.critic), g.critic, g.settings))
 
 
@@ -141,8 +153,28 @@ def normalised(groups: Sequence[Group]) -> dict[tuple[str, str], dict[str, Array
     for g in groups:
         ends[g.environment].extend(g.final)
     out: dict[tuple[str, str], dict[str, Array]] = defaultdict(dict)
-    for g in groups:
+    for g in sorted(groups, key=lambda g: rank(g.critic)):
+        tasks = out[g.algorithm, g.label]
         if len(g.final):
             low, high = min(ends[g.environment]), max(ends[g.environment])
-            out[g.algorithm, g.label][g.environment] = (g.final - low) / ((high - low) or 1.0)
+            tasks[g.environment] = (g.final - low) / ((high - low) or 1.0)
     return out
+
+
+def shared(environments: Mapping[str, Collection[str]]) -> tuple[list[str], list[str]]:
+    """Of labels with their environments: the labels to compare, and the environments that all of these have.
+
+    If there are none, the label with the fewest environments goes, the last of several, until there are.
+
+    Example:
+        >>> shared({"kova": "A", "adam": "AB"})
+        (['kova', 'adam'], ['A'])
+        >>> shared({"kova": "AB", "kfac": "C", "adam": "AB"})
+        (['kova', 'adam'], ['A', 'B'])
+    """
+    kept = {label: set(found) for label, found in environments.items()}
+    while kept:
+        if common := set.intersection(*kept.values()):
+            return list(kept), sorted(common)
+        del kept[min(reversed(kept), key=lambda label: len(kept[label]))]
+    return [], []

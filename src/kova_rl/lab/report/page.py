@@ -30,9 +30,10 @@ def _finals(finals: Sequence[Final]) -> str:
             + [number(len(g.final), "d"), number(g.steps, ",d"), number(g.seconds)]
             + [number(g.count("failed"), "d")]
         )
-    fewest = min((len(row.group.final) for row in finals if len(row.group.final)), default=0)
-    return f"""<p>Mean over the last 100 episodes at the end of training, unnormalised. IQM: interquartile
-mean over the seeds, with a 95% bootstrap interval. {escape(coverage.note(fewest)) if fewest else ""}</p>
+    note = coverage.note([len(row.group.final) for row in finals])
+    return f"""<p>Mean over the last 100 episodes at the end of training, unnormalised; mean and sample
+standard deviation over the seeds. IQM: their interquartile mean, with a 95% bootstrap interval.
+{note}</p>
 {html.rows("finals", (*heads, "seconds", "failed"), cells, "settings")}{_best(finals)}"""
 
 
@@ -58,11 +59,18 @@ def _improvements(rows: Sequence[Improvement]) -> str:
     if not rows:
         return "<p>There is no critic beside Adam in the same algorithm and environment yet.</p>"
     cells = [
-        [text(r.algorithm), dotted(r.label, r.critic), text(r.environment), number(r.seeds, "d")]
-        + [number(x, ".2f") for x in (r.probability, r.low, r.high)]
+        (
+            text(r.algorithm),
+            dotted(r.label, r.critic),
+            text(r.where),
+            number(r.seeds, "d"),
+            number(r.failed, "d"),
+            number(r.probability, ".2f"),
+            (r.span.strip(" ,"), number(r.low)[1], "number"),
+        )
         for r in rows
     ]
-    heads = ("algorithm", "critic", "environment", "seeds", "P(better than Adam)", "95% low", "high")
+    heads = ("algorithm", "critic", "environment", "seeds", "failed", "P(better than Adam)", "95% interval")
     return html.rows("improvements", heads, cells, "comparisons")
 
 
@@ -139,14 +147,12 @@ def _headline(rows: Sequence[Improvement]) -> str:
             (r.algorithm, r.label, r.environment) == (row.algorithm, row.label, EVERYWHERE) for r in rows
         )
         if row.critic == "kova" and (row.environment == EVERYWHERE or alone):
-            span = f" [{row.low:.2f}, {row.high:.2f}]" if row.seeds > 1 else ""
-            where = (
-                f"over {row.environments} environments" if row.environments > 1 else f"in {row.environment}"
-            )
             seeds = "1 seed" if row.seeds == 1 else f"{row.seeds} seeds"
+            if row.failed:
+                seeds += f", {row.failed} failed {'run' if row.failed == 1 else 'runs'} left out"
             said.append(
                 f"<li>{escape(row.algorithm.upper())}, {escape(row.label)}: ends above Adam with probability "
-                f"<b>{row.probability:.2f}</b>{span} {escape(where)}, {seeds}.</li>"
+                f"<b>{row.probability:.2f}</b>{row.span} ({escape(row.where)}, {seeds}).</li>"
             )
     return f"<ul>{''.join(said)}</ul>" if said else ""
 

@@ -22,7 +22,8 @@ def policy(groups: Sequence[Group]) -> list[Figure]:
     """A figure an algorithm: a row of panels an environment, means over the seeds."""
     out = []
     for algorithm in dict.fromkeys(g.algorithm for g in groups):
-        own = [g for g in groups if g.algorithm == algorithm and g.scored]
+        every = [g for g in groups if g.algorithm == algorithm]
+        own = [g for g in every if g.scored]
         legend = keys([(g.label, g.critic) for g in own])
         quantities = list(dict.fromkeys(quantity for g in own for run in g.scored for quantity in run.logged))
         panels = [
@@ -34,7 +35,7 @@ def policy(groups: Sequence[Group]) -> list[Figure]:
         if panels:
             caption = (
                 "Means over the seeds, as logged by the algorithm; what it does not log is left out. The "
-                f"policy's loss is the one that is minimised. {about(own)}"
+                f"policy's loss is the one that is minimised. {about(every)}"
             )
             title = f"{algorithm.upper()}: what the critic does to the policy"
             shown = tuple(legend.values())

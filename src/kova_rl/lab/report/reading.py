@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kova_rl.lab.training.log import TornLog, read_log
+
 __all__ = ["DamagedRun", "RunRecord", "read"]
 
 Array = NDArray[np.float64]
 NEEDED = {"algorithm": str, "environment": str, "critic": str, "seed": int, "steps": int}
+ENDS = ("steps", "seconds", "final_return")
 
 
 LOGGED: dict[str, tuple[tuple[str, int], ...]] = {
@@ -48,6 +51,8 @@ class RunRecord:
     """At which the log has a record, rising."""
     returns: Array
     """Mean over the last 100 episodes at these steps; NaN before the first."""
+    reached: int
+    """Steps that were made, which may be more than the configuration has."""
     seconds: float
     """Of training, in all; NaN if the log does not say."""
     final_return: float
@@ -74,22 +79,22 @@ class RunRecord:
         return int(self.config["seed"])
 
     @property
-    def reached(self) -> int:
-        """The last step that is in the log."""
-        return int(self.steps[-1]) if len(self.steps) else 0
-
-    @property
     def scored(self) -> bool:
         """Whether it is done and has a final return, so that statistics can use it."""
         return self.status == "done" and bool(np.isfinite(self.final_return))
 
 
-def read(directory: Path, progress: Callable[[int, int], None] | None = None) -> list[RunRecord]:
+def read(
+    directory: Path,
+    progress: Callable[[int, int], None] | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> list[RunRecord]:
     """All runs below a directory, by name. What is damaged is left out, with a :class:`DamagedRun` warning.
 
     Args:
         directory: Each folder in it that has a ``config.json`` is a run.
         progress: Called with how many are read and how many there are.
+        tell: Called with each line that says what is damaged, in place of the warnings.
 
     Raises:
         ValueError: There is no such directory, or it holds no runs.
@@ -98,13 +103,18 @@ def read(directory: Path, progress: Callable[[int, int], None] | None = None) ->
     if not directory.is_dir():
         raise ValueError(f"there is no directory {directory}: name the one that the runs were written to")
     paths = sorted(path.parent for path in directory.glob("*/config.json"))
-    records = []
+    records, problems = [], list[str]()
     for i, path in enumerate(paths):
-        record = read_run(path)
+        record = read_run(path, problems)
         if record is not None:
             records.append(record)
         if progress:
             progress(i + 1, len(paths))
+    for problem in problems:
+        if tell:
+            tell(problem)
+        else:
+            warnings.warn(problem, DamagedRun, stacklevel=2)
     if not records:
         raise ValueError(
             f"{directory} holds no runs: expected folders with a config.json in it; 'kova --help' names "
@@ -113,85 +123,93 @@ def read(directory: Path, progress: Callable[[int, int], None] | None = None) ->
     return records
 
 
-def read_run(path: Path) -> RunRecord | None:
-    """The run in one folder; None if its configuration cannot be read.
+def read_run(path: Path, problems: list[str]) -> RunRecord | None:
+    """The run in one folder; None if its configuration or a number in it cannot be read.
 
     A ``summary.json`` counts before a ``failure.json`` that an early try left. Without a whole log a run
-    is not done.
+    is not done. What is damaged is added to ``problems``.
     """
-    config = _object(path / "config.json")
+    config = _object(path / "config.json", problems)
     for key, kind in NEEDED.items():
         if config is not None and not isinstance(config.get(key), kind):
-            _warn(f"{path / 'config.json'} must have {key!r}, a {kind.__name__}, got {config.get(key)!r}")
+            got = f"a {kind.__name__}, got {config.get(key)!r}"
+            problems.append(f"{path / 'config.json'} must have {key!r}, {got}: left out")
             config = None
     if config is None:
         return None
-    log, whole = _log(path / "log.jsonl")
-    summary = _object(path / "summary.json") if whole else None
-    if summary and "log_bytes" in summary and summary["log_bytes"] != (path / "log.jsonl").stat().st_size:
-        _warn(f"{path / 'log.jsonl'} has changed since the run was finished; its summary")
+    log_path = path / "log.jsonl"
+    log, whole = _log(log_path, problems)
+    summary = _object(path / "summary.json", problems) if whole else None
+    if summary and "log_bytes" in summary and summary["log_bytes"] != log_path.stat().st_size:
+        problems.append(f"{log_path} has changed since the run was finished; its summary: left out")
         summary = None
-    failure = _object(path / "failure.json")
-    steps, returns, seconds = (
-        np.array([_number(record.get(key)) for record in log]) for key in ("step", "return", "seconds")
-    )
-    last = float(seconds[-1]) if len(seconds) else float("nan")
+    failure = _object(path / "failure.json", problems)
+    try:
+        steps, returns, seconds = (_column(log_path, log, key) for key in ("step", "return", "seconds"))
+        last = {"steps": steps[-1], "seconds": seconds[-1]} if log else {"steps": 0}
+        ends = {key: _number(path / "summary.json", last | (summary or {}), key) for key in ENDS}
+        if not np.isfinite([*steps, ends["steps"]]).all():
+            raise ValueError(f"{path}: a record has no 'step', or the summary no 'steps'")
+        logged = _logged(log_path, log)
+    except ValueError as error:
+        problems.append(f"{error}: the run is left out")
+        return None
     return RunRecord(
         name=path.name,
         config=config,
         status="done" if summary else "failed" if failure else "unfinished",
         steps=steps,
         returns=returns,
-        seconds=_number((summary or {}).get("seconds", last)),
-        final_return=_number((summary or {}).get("final_return")),
-        logged=_logged(log),
+        reached=int(ends["steps"]),
+        seconds=ends["seconds"],
+        final_return=ends["final_return"],
+        logged=logged,
         failure={} if summary else failure or {},
     )
 
 
-def _logged(log: list[dict[str, Any]]) -> dict[str, Array]:
+def _logged(path: Path, log: list[dict[str, Any]]) -> dict[str, Array]:
     found = {}
     for name, sources in LOGGED.items():
         for key, sign in sources:
             if any(record.get(key) is not None for record in log):
-                found[name] = sign * np.array([_number(record.get(key)) for record in log])
+                found[name] = sign * _column(path, log, key)
                 break
     return found
 
 
-def _number(value: Any) -> float:
-    return float("nan") if value is None else float(value)
+def _column(path: Path, log: list[dict[str, Any]], key: str) -> Array:
+    return np.array([_number(path, record, key) for record in log])
 
 
-def _warn(message: str) -> None:
-    warnings.warn(f"{message}: left out", DamagedRun, stacklevel=4)
+def _number(path: Path, values: Mapping[str, Any], key: str) -> float:
+    """NaN if it is missing."""
+    value = values.get(key)
+    try:
+        return float("nan") if value is None else float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{path}: {key!r} must be a number, got {value!r}") from None
 
 
-def _object(path: Path) -> dict[str, Any] | None:
+def _object(path: Path, problems: list[str]) -> dict[str, Any] | None:
     """The JSON object in a file; None if there is no such file, or something else in it."""
     if not path.exists():
         return None
     try:
         found = json.loads(path.read_bytes())
     except ValueError as error:
-        _warn(f"{path} is damaged ({error})")
+        problems.append(f"{path} is damaged ({error}): left out")
         return None
     if not isinstance(found, dict):
-        _warn(f"{path} must be a JSON object, got {type(found).__name__}")
+        problems.append(f"{path} must be a JSON object, got {type(found).__name__}: left out")
         return None
     return found
 
 
-def _log(path: Path) -> tuple[list[dict[str, Any]], bool]:
+def _log(path: Path, problems: list[str]) -> tuple[list[dict[str, Any]], bool]:
     """The records up to the first line that is torn or damaged, and whether there is none such."""
-    records: list[dict[str, Any]] = []
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    for i, line in enumerate(lines):
-        try:
-            record = json.loads(line)
-            record["step"] + 0
-        except (ValueError, TypeError, KeyError):
-            _warn(f"{path}: line {i + 1} of {len(lines)} is torn; it and what follows")
-            return records, False
-        records.append(record)
-    return records, bool(records)
+    with warnings.catch_warnings(record=True) as torn:
+        warnings.simplefilter("always", TornLog)
+        records = read_log(path)
+    problems += [str(warning.message) for warning in torn]
+    return records, bool(records) and not torn

@@ -13,6 +13,7 @@ from typing import Any
 import matplotlib
 
 from kova_rl.lab import files
+from kova_rl.lab.report.groups import rank
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -100,9 +101,9 @@ class Key:
 
 
 def keys(labelled: Sequence[tuple[str, str]]) -> dict[str, Key]:
-    """A key for each (label, critic), in their order."""
+    """A key for each (label, critic), by critic and in their order."""
     out: dict[str, Key] = {}
-    for label, critic in labelled:
+    for label, critic in sorted(labelled, key=lambda pair: rank(pair[1])):
         if label not in out:
             out[label] = Key(label, critic, sum(key.critic == critic for key in out.values()))
     return out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from kova_rl.lab.report.groups import Group, baseline
 
 __all__ = ["Best", "Final", "Improvement", "Overhead", "best", "finals", "improvements", "overheads"]
 
-EVERYWHERE = "all environments"
+EVERYWHERE = "over environments"
 ENVIRONMENTS = ("Swimmer", "Hopper", "HalfCheetah", "Ant", "Walker2d")
 PAPER = {"ppo": (48, 47, 47, 57, 44), "trpo": (55, 60, 57, 55, 56), "sac": (254, 450, 269, 482, 352)}
 """Running time of KOVA over Adam's that the paper reports, in percent, in the order of ENVIRONMENTS."""
@@ -21,7 +21,7 @@ PAPER = {"ppo": (48, 47, 47, 57, 44), "trpo": (55, 60, 57, 55, 56), "sac": (254,
 
 @dataclass(frozen=True)
 class Final:
-    """Final returns of a group; NaN where no run has one."""
+    """Final returns of a group; NaN where no run has one, or where one run is too few."""
 
     group: Group
     mean: float
@@ -32,15 +32,15 @@ class Final:
 
 
 def finals(groups: Sequence[Group]) -> list[Final]:
-    """A row a group: mean, standard deviation, interquartile mean and its 95% interval."""
+    """A row a group: mean, sample standard deviation, interquartile mean and its 95% interval."""
     rows = []
     for g in groups:
         x = g.final
         if not len(x):
             rows.append(Final(g, *[float("nan")] * 5))
             continue
-        low, high = stats.interval([x]) if len(x) > 1 else (np.nan, np.nan)
-        rows.append(Final(g, float(x.mean()), float(x.std()), float(stats.iqm(x)), float(low), float(high)))
+        std, low, high = (x.std(ddof=1), *stats.interval([x])) if len(x) > 1 else [np.nan] * 3
+        rows.append(Final(g, float(x.mean()), float(std), float(stats.iqm(x)), float(low), float(high)))
     return rows
 
 
@@ -78,10 +78,30 @@ class Improvement:
     """Or EVERYWHERE, for the average over them."""
     seeds: int
     """The fewest of a side, in an environment."""
+    failed: int
+    """Runs of both sides that are left out since they failed; over environments, also where all failed."""
     environments: int
+    pairs: int
+    """A run of the critic beside one of Adam's."""
     probability: float
     low: float
+    """NaN, as ``high``, if there is no interval: one seed, or all pairs won or lost."""
     high: float
+
+    @property
+    def where(self) -> str:
+        """The environment, or how many."""
+        return self.environment if self.environments == 1 else f"{self.environments} environments"
+
+    @property
+    def span(self) -> str:
+        """The interval, or what there is in place of it."""
+        if np.isfinite(self.low):
+            return f" [{self.low:.2f}, {self.high:.2f}]"
+        if self.seeds == 1:
+            return ""
+        won = {0.0: f"none of {self.pairs} pairs", 1.0: f"all {self.pairs} pairs"}
+        return f", {won.get(self.probability, 'no interval')}"
 
 
 def improvements(groups: Sequence[Group]) -> list[Improvement]:
@@ -92,10 +112,12 @@ def improvements(groups: Sequence[Group]) -> list[Improvement]:
         if g.critic != "adam" and adam and len(g.final):
             pairs[g.algorithm, g.label].append((g, adam))
     rows: list[Improvement] = []
-    for found in pairs.values():
+    for (algorithm, label), found in pairs.items():
         rows.extend(_improvement([pair], pair[0].environment) for pair in found)
         if len(found) > 1:
-            rows.append(_improvement(found, EVERYWHERE))
+            over = _improvement(found, EVERYWHERE)
+            own = [g for g in groups if (g.algorithm, g.label) == (algorithm, label) and not len(g.final)]
+            rows.append(replace(over, failed=over.failed + sum(g.count("failed") for g in own)))
     return rows
 
 
@@ -103,6 +125,8 @@ def _improvement(pairs: Sequence[tuple[Group, Group]], environment: str) -> Impr
     new, old = ([pair[side].final for pair in pairs] for side in (0, 1))
     seeds = min(len(x) for x in (*new, *old))
     low, high = stats.improvement_interval(new, old) if seeds > 1 else (np.nan, np.nan)
+    if low == high:
+        low = high = np.nan
     first = pairs[0][0]
     return Improvement(
         algorithm=first.algorithm,
@@ -110,7 +134,9 @@ def _improvement(pairs: Sequence[tuple[Group, Group]], environment: str) -> Impr
         critic=first.critic,
         environment=environment,
         seeds=seeds,
+        failed=sum(g.count("failed") for pair in pairs for g in pair),
         environments=len(pairs),
+        pairs=sum(len(x) * len(y) for x, y in zip(new, old, strict=True)),
         probability=stats.improvement(new, old),
         low=low,
         high=high,
@@ -139,9 +165,9 @@ def overheads(groups: Sequence[Group]) -> list[Overhead]:
     rows = []
     for g in groups:
         adam = baseline(groups, g)
-        if g.critic == "adam" or adam is None or not (g.seconds > 0 and adam.seconds > 0):
+        if g.critic == "adam" or adam is None or not (g.milliseconds > 0 and adam.milliseconds > 0):
             continue
         printed = dict(zip(ENVIRONMENTS, PAPER.get(g.algorithm, ()), strict=False))
         paper = printed.get(g.environment.split("-")[0])
-        rows.append(Overhead(g, 1e3 * g.seconds / g.steps, 1e3 * adam.seconds / adam.steps, paper))
+        rows.append(Overhead(g, g.milliseconds, adam.milliseconds, paper))
     return rows

@@ -39,14 +39,16 @@ def table(directory: Path, console: Console) -> None:
     Raises:
         ValueError: There are no runs, or a file is damaged.
     """
-    runs = read(directory)
+    runs = read(
+        directory, tell=lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)
+    )
     groups = group(runs)
     compared, timed = improvements(groups), overheads(groups)
     for algorithm in dict.fromkeys(g.algorithm for g in groups):
         own = [g for g in groups if g.algorithm == algorithm]
         ends = finals(own)
         console.print(_finals(algorithm, ends))
-        _note(console, [len(g.final) for g in own if len(g.final)], "iqm")
+        _note(console, [len(g.final) for g in own], "iqm")
         if chosen := best(ends):
             console.print(_best(algorithm, chosen))
             console.print(CHOSEN)
@@ -60,7 +62,7 @@ def table(directory: Path, console: Console) -> None:
 
 
 def _note(console: Console, seeds: Sequence[int], kind: str) -> None:
-    if seeds and (note := coverage.note(min(seeds), kind)):
+    if note := coverage.note(seeds, kind):
         console.print(note)
 
 
@@ -90,7 +92,7 @@ def _finals(algorithm: str, rows: Sequence[Final]) -> Table:
     for row in rows:
         g = row.group
         form = ",.0f" if abs(row.mean) >= 1000 else ".1f"
-        middle = f"{row.mean:{form}} ± {row.std:{form}}" if len(g.final) else ""
+        middle = _number(row.mean, form) + (f" ± {row.std:{form}}" if math.isfinite(row.std) else "")
         iqm = _number(row.iqm, form) + _span(row.low, row.high, form)
         cells = (g.environment, g.label, str(len(g.final)), middle, iqm)
         out.add_row(*map(escape, cells), *[f"[red]{g.count('failed') or ''}[/red]"] * failures)
@@ -109,10 +111,12 @@ def _best(algorithm: str, rows: Sequence[Best]) -> Table:
 
 
 def _improvements(algorithm: str, rows: Sequence[Improvement]) -> Table:
-    out = _headed(algorithm, "probability of improvement on Adam", "seeds", "P \\[95%]")
+    failures = any(row.failed for row in rows)
+    numbers = ("seeds", "P \\[95%]", *["failed"] * failures)
+    out = _headed(algorithm, "probability of improvement on Adam", *numbers)
     for row in rows:
-        shown = f"{row.probability:.2f}" + _span(row.low, row.high, ".2f")
-        out.add_row(*map(escape, (row.environment, row.label, str(row.seeds), shown)))
+        cells = (row.where, row.label, str(row.seeds), f"{row.probability:.2f}{row.span}")
+        out.add_row(*map(escape, cells), *[f"[red]{row.failed or ''}[/red]"] * failures)
     return out
 
 

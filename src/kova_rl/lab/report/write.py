@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from rich.console import Console
@@ -35,17 +36,21 @@ def report(directory: Path) -> Path:
     except ImportError:
         raise ValueError("the report needs matplotlib: pip install 'kova-rl[plots]'") from None
     directory = Path(directory)
-    command = f"kova report {directory}"
+    command = shlex.join(["kova", "report", str(directory)])
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("reading")
-        runs = read(directory, lambda done, total: progress.update(task, completed=done, total=total))
+        runs = read(
+            directory,
+            lambda done, total: progress.update(task, completed=done, total=total),
+            lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True),
+        )
         groups = group(runs)
         tables = finals(groups), improvements(groups), overheads(groups)
         figures = {
             "curves": curves.curves(groups),
             "policy": policy.policy(groups),
-            "improvement": aggregates.improvement(tables[1]),
+            "improvement": aggregates.improvement(tables[1], groups),
             "environments": [*aggregates.aggregate(groups), *aggregates.profiles(groups)],
             "times": aggregates.times(tables[2]),
         }
