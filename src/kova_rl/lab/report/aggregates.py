@@ -82,9 +82,8 @@ def improvement(rows: Sequence[Improvement], groups: Sequence[Group]) -> list[Fi
     said += left_out([g for g in groups if g.algorithm in _algorithms(rows)])
     caption = (
         "Probability that a run ends above a run with Adam in the same algorithm and environment; ties count "
-        "half; of several settings of Adam, the best. 0.5 is no difference. Lines: 95% stratified bootstrap "
-        f"intervals; none where all pairs were won or lost. {said.rstrip()} "
-        f"{coverage.note([row.seeds for row in rows], 'improvement')}"
+        "half; of several settings of Adam, the best. 0.5 is no difference. Lines: 95% score intervals. "
+        f"{said.rstrip()} {coverage.note([row.seeds for row in rows], 'improvement')}"
     )
     title = "Probability of improvement on Adam"
     return [Figure("improvement", title, caption.rstrip(), tuple(legend.values()), tuple(panels), dots=True)]

@@ -66,7 +66,7 @@ def _improvements(rows: Sequence[Improvement]) -> str:
             number(r.seeds, "d"),
             number(r.failed, "d"),
             number(r.probability, ".2f"),
-            (r.span.strip(" ,"), number(r.low)[1], "number"),
+            (r.span.strip(), number(r.low)[1], "number"),
         )
         for r in rows
     ]

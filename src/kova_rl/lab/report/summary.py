@@ -81,11 +81,9 @@ class Improvement:
     failed: int
     """Runs of both sides that are left out since they failed; over environments, also where all failed."""
     environments: int
-    pairs: int
-    """A run of the critic beside one of Adam's."""
     probability: float
     low: float
-    """NaN, as ``high``, if there is no interval: one seed, or all pairs won or lost."""
+    """NaN, as ``high``, of one seed."""
     high: float
 
     @property
@@ -95,13 +93,8 @@ class Improvement:
 
     @property
     def span(self) -> str:
-        """The interval, or what there is in place of it."""
-        if np.isfinite(self.low):
-            return f" [{self.low:.2f}, {self.high:.2f}]"
-        if self.seeds == 1:
-            return ""
-        won = {0.0: f"none of {self.pairs} pairs", 1.0: f"all {self.pairs} pairs"}
-        return f", {won.get(self.probability, 'no interval')}"
+        """The interval, if there is one."""
+        return f" [{self.low:.2f}, {self.high:.2f}]" if np.isfinite(self.low) else ""
 
 
 def improvements(groups: Sequence[Group]) -> list[Improvement]:
@@ -125,8 +118,6 @@ def _improvement(pairs: Sequence[tuple[Group, Group]], environment: str) -> Impr
     new, old = ([pair[side].final for pair in pairs] for side in (0, 1))
     seeds = min(len(x) for x in (*new, *old))
     low, high = stats.improvement_interval(new, old) if seeds > 1 else (np.nan, np.nan)
-    if low == high:
-        low = high = np.nan
     first = pairs[0][0]
     return Improvement(
         algorithm=first.algorithm,
@@ -136,7 +127,6 @@ def _improvement(pairs: Sequence[tuple[Group, Group]], environment: str) -> Impr
         seeds=seeds,
         failed=sum(g.count("failed") for pair in pairs for g in pair),
         environments=len(pairs),
-        pairs=sum(len(x) * len(y) for x, y in zip(new, old, strict=True)),
         probability=stats.improvement(new, old),
         low=low,
         high=high,
