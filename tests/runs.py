@@ -20,6 +20,9 @@ PPO: dict[str, Any] = {
 }
 
 
+TIMES = ("seconds", "processor")
+
+
 def ppo(**changes: Any) -> RunConfig:
     """Half a second of PPO with a filtered critic."""
     return RunConfig.of({**PPO, **changes})
@@ -34,7 +37,7 @@ def stored(root: Path) -> list[RunConfig]:
 def numbers(root: Path, config: RunConfig) -> list[dict[str, Any]]:
     """The log without its times."""
     records = read_log(Store(root, config).log_path)
-    return [{key: value for key, value in record.items() if key != "seconds"} for record in records]
+    return [{key: value for key, value in record.items() if key not in TIMES} for record in records]
 
 
 def outcome(root: Path, config: RunConfig) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -42,5 +45,5 @@ def outcome(root: Path, config: RunConfig) -> tuple[list[dict[str, Any]], dict[s
     summary = read_json(Store(root, config).path / "summary.json")
     assert summary is not None, f"{config.name} is not finished"
     return numbers(root, config), {
-        key: value for key, value in summary.items() if key not in ("seconds", "log_bytes")
+        key: value for key, value in summary.items() if key not in (*TIMES, "log_bytes")
     }

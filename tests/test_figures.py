@@ -22,7 +22,7 @@ from kova_rl.lab.training.presets import sweep_names
 from kova_rl.lab.training.run import train
 from kova_rl.lab.training.store import Store
 from kova_rl.lab.training.tensorboard import write_events
-from tests.runs import ppo
+from tests.runs import TIMES, ppo
 
 COUNTS = {
     "fig3": (8, 3 * 3 * 3 * 3, 5 * 8 * (3 * 3 + 3)),
@@ -186,7 +186,7 @@ class TestTensorBoard:
         records = read_log(store.log_path)
         assert len(events(store.path)) == len(records) > 3
         for (step, seen), record in zip(events(store.path), records, strict=True):
-            known = {k: v for k, v in record.items() if v is not None and k not in ("step", "seconds")}
+            known = {k: v for k, v in record.items() if v is not None and k not in ("step", *TIMES)}
             assert step == record["step"]
             assert seen == pytest.approx(known, rel=1e-6)
 

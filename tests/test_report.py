@@ -36,7 +36,7 @@ def write_run(directory, algorithm, environment, critic, seed, *, status="done",
     level, lines = scale * (LEVEL[critic] + 0.2 * rng.normal()), []
     for i, step in enumerate(np.linspace(0, config["steps"], records + 1)[1:].astype(int)):
         value = level * (1 - np.exp(-4 * step / config["steps"])) + 0.03 * scale * rng.normal()
-        record = {"step": int(step), "seconds": COST[critic] * step / 1000, "episodes": i}
+        record = {"step": int(step), "seconds": step / 1000, "episodes": i}
         record |= {"return": None if i == 0 else value, "train/value_loss": 1.0, "train/entropy": 2.0}
         lines.append(json.dumps(record))
         if status != "done" and i > records // 2:
@@ -46,7 +46,8 @@ def write_run(directory, algorithm, environment, critic, seed, *, status="done",
         summary = {
             "status": "done",
             "steps": config["steps"],
-            "seconds": COST[critic] * 100,
+            "seconds": 100.0,
+            "processor": COST[critic] * 100,
             "final_return": value,
         }
         (path / "summary.json").write_text(json.dumps(summary))
@@ -355,6 +356,12 @@ class TestSummary:
         assert row.percent == pytest.approx(50)
         assert row.milliseconds == pytest.approx(1.5)
         assert row.paper == 482
+
+    def test_without_processor_times_there_is_no_overhead(self, tmp_path):
+        """Those of the clock would tell what else the machine did."""
+        for critic in ("kova", "adam"):
+            change(write_run(tmp_path, "ppo", "Ant-v5", critic, 0) / "summary.json", processor=None)
+        assert overheads(group(read(tmp_path))) == []
 
     def test_overhead_is_of_the_steps_that_were_made(self, tmp_path):
         change(write_run(tmp_path, "ppo", "Ant-v5", "kova", 0) / "summary.json", steps=150_000)

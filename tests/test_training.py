@@ -145,6 +145,7 @@ def test_a_run_leaves_what_the_report_reads(tmp_path: Path) -> None:
     last = read_log(folder / "log.jsonl")[-1]
     assert (last["step"], last["return"]) == (summary["steps"], summary["final_return"])
     assert last["seconds"] == pytest.approx(summary["seconds"], abs=0.1)
+    assert 0.2 * summary["processor"] < last["processor"] <= summary["processor"]
     assert {"train/value_loss", "kova/nis", "episodes"} <= set(last)
     assert 10 < last["return"] < 100, "unnormalised, and a random pole falls after 20 steps"
     from kova_rl.sb3 import KovaPPO

@@ -37,10 +37,11 @@ class Session:
         self.env = environments(settings)
         try:
             self.model = build(settings, self.env)
-            self.seconds, self._episodes = 0.0, 0
+            self.seconds, self.processor, self._episodes = 0.0, 0.0, 0
             if state is not None:
                 extra = session_state.restore(self.model, state)
-                self.seconds, self._episodes = extra["seconds"], extra["episodes"]
+                self.seconds, self.processor = extra["seconds"], extra["processor"]
+                self._episodes = extra["episodes"]
             set_random_seed(seed)
             self.env.seed(seed)
             self.env.action_space.seed(seed)
@@ -78,16 +79,20 @@ class Session:
         """
         captured = Captured()
         self.model.set_logger(Logger(folder=None, output_formats=[captured]))
-        began, before = time.perf_counter(), self.seconds
+        clock, processor = self.seconds - time.perf_counter(), self.processor - time.process_time()
+
+        def note_times() -> None:
+            self.seconds, self.processor = clock + time.perf_counter(), processor + time.process_time()
 
         def tell() -> None:
-            self.seconds = before + time.perf_counter() - began
+            note_times()
             self.model.dump_logs()
             returns = [episode["r"] for episode in self.model.ep_info_buffer or ()]
             record(
                 {
                     "step": self.steps,
                     "seconds": round(self.seconds, 3),
+                    "processor": round(self.processor, 3),
                     "return": float(sum(returns) / len(returns)) if returns else None,
                     "episodes": self.episodes,
                     **captured.take(),
@@ -99,11 +104,12 @@ class Session:
         left = total - self.steps
         with contextlib.suppress(SegmentOver):
             self.model.learn(left, recorder, log_interval=None, reset_num_timesteps=False)  # type: ignore[arg-type]
-        self.seconds = before + time.perf_counter() - began
+        note_times()
 
     def state(self) -> bytes:
         """All that the next segment starts from, to the bit."""
-        return session_state.pack(self.model, {"seconds": self.seconds, "episodes": self.episodes})
+        extra = {"seconds": self.seconds, "processor": self.processor, "episodes": self.episodes}
+        return session_state.pack(self.model, extra)
 
     def fingerprint(self) -> str:
         """A hash of the policy's and the critic's weights."""

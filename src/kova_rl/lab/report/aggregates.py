@@ -189,8 +189,8 @@ def times(rows: Sequence[Overhead]) -> list[Figure]:
         panels.append(Panel(algorithm.upper(), draw, _margin(names)))
     shown = (*legend.values(), *([paper] if any(row.paper is not None for row in rows) else []))
     caption = (
-        "Training time a step over Adam's in the same algorithm and environment, medians over runs. They "
-        "compare only if the runs had the machine alike. "
+        "Processor time of a training step over Adam's in the same algorithm and environment, medians over "
+        "runs. Other work on the machine changes it less than the clock's, but does change it. "
         f"{seeds_text([row.group.count('done') for row in rows])}."
     )
     return [Figure("times", "Running time over Adam's", caption, shown, tuple(panels), dots=True)]

@@ -63,9 +63,9 @@ class Group:
 
     @property
     def milliseconds(self) -> float:
-        """The same of a step that was made."""
+        """Median processor time of a step, which other work on the machine changes little."""
         done = [run for run in self.runs if run.status == "done" and run.reached]
-        times = [1e3 * run.seconds / run.reached for run in done if np.isfinite(run.seconds)]
+        times = [1e3 * run.processor / run.reached for run in done if np.isfinite(run.processor)]
         return float(np.median(times)) if times else float("nan")
 
     def count(self, status: str) -> int:

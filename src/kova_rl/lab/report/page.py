@@ -90,7 +90,7 @@ def _overheads(rows: Sequence[Overhead]) -> str:
         "algorithm",
         "critic",
         "environment",
-        "ms a step",
+        "processor ms a step",
         "Adam's",
         "over Adam, %",
         "KOVA in the paper, %",

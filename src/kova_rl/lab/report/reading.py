@@ -18,7 +18,7 @@ __all__ = ["DamagedRun", "RunRecord", "read"]
 
 Array = NDArray[np.float64]
 NEEDED = {"algorithm": str, "environment": str, "critic": str, "seed": int, "steps": int}
-ENDS = ("steps", "seconds", "final_return")
+ENDS = ("steps", "seconds", "processor", "final_return")
 
 
 LOGGED: dict[str, tuple[tuple[str, int], ...]] = {
@@ -54,6 +54,8 @@ class RunRecord:
     reached: int
     """Steps that were made, which may be more than the configuration has."""
     seconds: float
+    processor: float
+    """Seconds of the processor; NaN if they were not noted."""
     """Of training, in all; NaN if the log does not say."""
     final_return: float
     """NaN unless the run is done."""
@@ -162,6 +164,7 @@ def read_run(path: Path, problems: list[str]) -> RunRecord | None:
         returns=returns,
         reached=int(ends["steps"]),
         seconds=ends["seconds"],
+        processor=ends["processor"],
         final_return=ends["final_return"],
         logged=logged,
         failure={} if summary else failure or {},

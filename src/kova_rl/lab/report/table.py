@@ -121,7 +121,9 @@ def _improvements(algorithm: str, rows: Sequence[Improvement]) -> Table:
 
 
 def _overheads(algorithm: str, rows: Sequence[Overhead]) -> Table:
-    out = _headed(algorithm, "running times", "ms a step", "Adam's", "over Adam", "in the paper")
+    out = _headed(
+        algorithm, "running times, of the processor", "ms a step", "Adam's", "over Adam", "in the paper"
+    )
     for row in rows:
         g = row.group
         times = (_number(row.milliseconds, ",.3f"), _number(row.adam, ",.3f"))

@@ -120,6 +120,7 @@ def _finish(session: Session, store: Store, log: Log, last: dict[str, Any]) -> d
     summary = {
         "steps": session.steps,
         "seconds": round(session.seconds, 3),
+        "processor": round(session.processor, 3),
         "final_return": last.get("return"),
         "episodes": session.episodes,
         "weights": session.fingerprint(),

@@ -13,7 +13,7 @@ from kova_rl.lab import files
 __all__ = ["write_events"]
 
 PREFIX, SUFFIX = "events.out.tfevents.", ".kova"
-NO_CURVES = ("step", "seconds")
+NO_CURVES = ("step", "seconds", "processor")
 
 
 def write_events(folder: Path, records: Sequence[Mapping[str, Any]]) -> Path | None:
