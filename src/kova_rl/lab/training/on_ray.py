@@ -33,7 +33,7 @@ class RayTasks:
 
     Args:
         root: Folder of the runs, which all nodes must see under this path.
-        address: Of a cluster, ``ray://HOST:10001``, ``HOST:6379`` or ``auto``; None is this machine.
+        address: Of a cluster, ``ray://HOST``, ``HOST:6379`` or ``auto``; None is this machine.
         slots: How many at once; None is as many as the cluster has cores.
 
     Raises:
@@ -51,7 +51,7 @@ class RayTasks:
         if self._connected_here:
             try:
                 ray.init(
-                    address=address or "local",
+                    address=with_port(address or "local"),
                     num_cpus=slots if address is None else None,
                     include_dashboard=False if address is None else None,
                     log_to_driver=False,
@@ -96,6 +96,16 @@ class RayTasks:
         self._running.clear()
         if self._connected_here:
             self._ray.shutdown()
+
+
+def with_port(address: str) -> str:
+    """The address, with the port that a cluster's clients use if none is given.
+
+    Example:
+        >>> with_port("ray://head"), with_port("ray://head:10002"), with_port("auto")
+        ('ray://head:10001', 'ray://head:10002', 'auto')
+    """
+    return f"{address}:10001" if address.startswith("ray://") and ":" not in address[6:] else address
 
 
 def _task(config: RunConfig, root: str, folder: str) -> tuple[Any, ...]:
