@@ -36,8 +36,8 @@ class FilteredCritic(GuardedEnvironment, SafeSaving, BaseAlgorithm):
     filters: SimpleNamespace
     """The filters by name: ``v``, ``q``, or ``q0`` and ``q1``. Empty if ``kova`` is None."""
 
-    noises: ClassVar[tuple[str, ...]] = ("BatchSize", "Adaptive", "Robust")
-    """The observation noises that the algorithm has the inputs of."""
+    noise_inputs: ClassVar[tuple[str, ...]] = ()
+    """The inputs of observation noises that the algorithm can give."""
     explains_variance = True
     """Whether the explained variance is ours to write, because the host does not."""
 
@@ -73,18 +73,16 @@ class FilteredCritic(GuardedEnvironment, SafeSaving, BaseAlgorithm):
         assert self.kova is not None
         refuse_other_layers(module)
         built = self.kova.build(module, observation)
-        missing = set(built.observation.inputs) - set(self._noise_names())
+        missing = set(built.observation.inputs) - set(self.noise_inputs)
         if missing:
+            kinds = [kind for kind in Observation.__subclasses__() if isinstance(kind.inputs, tuple)]
+            usable = [kind.__name__ for kind in kinds if set(kind.inputs) <= set(self.noise_inputs)]
             raise ValueError(
                 f"{type(built.observation).__name__} needs {', '.join(sorted(missing))}=, which "
-                f"{type(self).__name__} does not have: use {', '.join(self.noises)}"
+                f"{type(self).__name__} does not have: use {', '.join(usable)}, or Robust with one of them"
             )
         setattr(self.filters, name, built)
         self._diagnostics[name] = Diagnostics()
-
-    def _noise_names(self) -> tuple[str, ...]:
-        """The inputs of observation noises that this algorithm can give."""
-        return ()
 
     def _filter(self, name: str, predict: Predict, targets: Tensor, **noise_inputs: Tensor) -> None:
         """One update of the filter of this name."""

@@ -31,7 +31,7 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
     policy: ActorCriticPolicy
     _unfiltered: list[nn.Parameter]
     """The critic's own weights that its host keeps, where the last layer alone is filtered."""
-    noises = ("MaxRatio", "ImportanceWeighted", "BatchSize", "Adaptive", "Robust")
+    noise_inputs = ("ratio", "weight")
     explains_variance = False
 
     def _setup_model(self) -> None:
@@ -41,9 +41,6 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
         module, self._unfiltered = value_modules(self.policy, self.kova.layers)
         self._add_filter("v", module, MaxRatio())
         release(self.policy.optimizer, module)
-
-    def _noise_names(self) -> tuple[str, ...]:
-        return ("ratio", "weight")
 
     def train(self) -> None:
         check_rollout(self.rollout_buffer)
