@@ -7,18 +7,31 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kova_rl.atomic import write
 
-__all__ = ["finished", "load", "named", "save", "write"]
+__all__ = ["Job", "finished", "load", "missing", "named", "save", "write"]
 
 META = "meta"
+
+
+class Job(Protocol):
+    """A run whose result goes to a file."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def config(self) -> Mapping[str, Any]: ...
+
+
+AnyJob = TypeVar("AnyJob", bound=Job)
 
 
 def named(*parts: str) -> str:
@@ -68,3 +81,8 @@ def finished(path: Path, config: Mapping[str, Any]) -> bool:
     except ValueError:
         return False
     return bool(meta.get("config") == json.loads(json.dumps(config)))
+
+
+def missing(jobs: Iterable[AnyJob]) -> list[AnyJob]:
+    """Those that are not finished."""
+    return [job for job in jobs if not finished(job.path, job.config)]

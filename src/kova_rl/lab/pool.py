@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-__all__ = ["cores", "run_all"]
+__all__ = ["cores", "end_with_parent", "run_all"]
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -32,11 +32,11 @@ def _start(ticks: Any) -> None:
     global _ticks
     _ticks = ticks
     torch.set_num_threads(1)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-def _end_with_parent() -> None:
-    """A worker whose parent was killed would go on for hours, unseen."""
+def end_with_parent() -> None:
+    """In a thread of a worker, which would go on for hours, unseen, if its parent were killed."""
     parent = parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])

@@ -139,7 +139,7 @@ def reproduce(
 
 def perform(jobs: Sequence[Run], title: str, console: Console) -> None:
     """Run those that are not finished, in parallel."""
-    missing = [job for job in jobs if not files.finished(job.path, job.config)]
+    missing = files.missing(jobs)
     if len(missing) < len(jobs):
         console.print(f"{len(jobs) - len(missing)} of {len(jobs)} runs are finished already")
     pool.run_all(run, missing, title=title, ticks=sum(job.steps for job in missing), console=console)

@@ -178,7 +178,7 @@ def play(
         Evaluation(name, task, condition, critic, seed, size.samples, out)
         for seed, (task, condition), (name, critic) in product(seeds, TASKS, settings.items())
     ]
-    missing = [job for job in tasks if not files.finished(job.path, job.config)]
+    missing = files.missing(tasks)
     pool.run_all(evaluation, missing, title="policy evaluation", ticks=len(missing), console=console)
     perform(mazes, "mazes", console)
     return collect(mazes, tasks)

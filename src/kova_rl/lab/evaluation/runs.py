@@ -78,7 +78,7 @@ class Panel:
 
 def run_missing(jobs: Sequence[Job], title: str, workers: int | None, console: Console) -> int:
     """Run the jobs that are not in their files yet, the long ones first; how many that were."""
-    missing = [job for job in jobs if not files.finished(job.path, job.config)]
+    missing = files.missing(jobs)
     missing.sort(key=lambda job: not job.critic.startswith("ktd"))
     ticks = sum(job.samples for job in missing)
     pool.run_all(work, missing, title=title, ticks=ticks, workers=workers, console=console)

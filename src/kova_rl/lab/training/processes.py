@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from multiprocessing import connection, get_context, parent_process
+from multiprocessing import connection, get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from kova_rl.lab.pool import end_with_parent
 from kova_rl.lab.training.attempt import Outcome, attempt
 from kova_rl.lab.training.backend import Event
 from kova_rl.lab.training.config import RunConfig
@@ -123,7 +124,7 @@ def _serve(pipe: Any, root: Path) -> None:
     """In the process: make the runs that come through the pipe."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the supervisor decides
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     while True:
         try:
             config = pipe.recv()
@@ -134,11 +135,3 @@ def _serve(pipe: Any, root: Path) -> None:
             pipe.send({key: record[key] for key in ("step", "seconds", "return")})
 
         pipe.send(attempt(config, root, tell))
-
-
-def _end_with_parent() -> None:
-    """A worker whose supervisor was killed would hold its run's lock for hours."""
-    parent = parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
