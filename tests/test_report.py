@@ -369,6 +369,13 @@ class TestSummary:
         (row,) = overheads(group(read(tmp_path)))
         assert (row.milliseconds, row.adam) == pytest.approx((1.0, 1.0))
 
+    def test_another_option_is_another_environment(self, tmp_path):
+        for critic, length in (("kova", 20), ("adam", 10)):
+            write_run(tmp_path, "ppo", "Own-v0", critic, 0, **{"environment_options.length": length})
+        groups = group(read(tmp_path))
+        assert {g.environment for g in groups} == {"Own-v0 length=20", "Own-v0 length=10"}
+        assert improvements(groups) == []
+
     def test_a_single_seed_has_no_interval(self, tmp_path):
         write_run(tmp_path, "sac", "Ant-v5", "kova", 0)
         write_run(tmp_path, "sac", "Ant-v5", "adam", 0)

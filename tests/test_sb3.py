@@ -665,6 +665,13 @@ def test_a_nan_from_an_environment_changes_nothing(cls: Any, normalised: bool, w
         assert np.isfinite(env.obs_rms.mean).all()
 
 
+@pytest.mark.parametrize("cls", [KovaPPO, KovaA2C, KovaTRPO, KovaDQN])
+def test_observations_may_be_numbers(cls: Any) -> None:
+    """Of a discrete space, whose last observation of an episode is a scalar."""
+    model = small(cls, "FrozenLake-v1").learn(64)
+    assert model.num_timesteps >= 64
+
+
 @pytest.mark.parametrize("cls", [KovaPPO, KovaTRPO, KovaDQN, KovaSAC])
 def test_a_bad_buffer_changes_nothing(cls: Any) -> None:
     """If a NaN gets past the guard, for example from a buffer that was filled by hand."""

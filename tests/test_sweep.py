@@ -319,6 +319,24 @@ def test_the_command_skips_what_is_finished(tmp_path: Path, capsys: pytest.Captu
     assert "2 of 4 done" in capsys.readouterr().out
     with pytest.raises(ValueError, match="did you mean seed"):
         SweepRuns(str(file), tmp_path / "runs", set=("sed=1",)).run()
+    with pytest.raises(ValueError, match="is no list; quote its strings"):
+        SweepRuns(str(file), tmp_path / "runs", set=("critic=[adam,kova]",)).run()
+    assert len(read_commands(tmp_path / "runs")) == 1, "those that made or found runs"
+
+
+def test_an_interrupted_run_is_listed_as_started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "sweep.toml"
+    file.write_text(SWEEP)
+    run = expand(read_sweep(str(file)), "sweep.toml")[0]
+
+    def interrupt(record: dict[str, Any]) -> None:
+        if record["step"] > 1000:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(run, tmp_path / "runs", interrupt)
+    SweepRuns(str(file), tmp_path / "runs", list=True).run()
+    assert f"started  {run.name}" in capsys.readouterr().out
 
 
 # ---------------------------------------------------------------------- search

@@ -230,7 +230,8 @@ def test_the_two_newest_checkpoints_are_kept(tmp_path: Path) -> None:
         ({"stepz": 3}, "got 'stepz'; did you mean steps?"),
         ({"algorithm": "pppo"}, "got 'pppo'; did you mean ppo?"),
         ({"critic": "kovva"}, "did you mean kova?"),
-        ({"critic": "adam", "eta": 0.1}, "eta only go with the critics kova and memoryless"),
+        ({"critic": "adam", "eta": 0.1}, "the critic adam has no eta, which kova and memoryless have"),
+        ({"critic": "adam", "lr": 0.1}, "has no lr (Adam's is learning_rate)"),
         ({"critic": "kfac"}, "belongs to acktr"),
         ({"critic": "memoryless", "evolution": "leakage"}, "has the evolution memoryless"),
         ({"eta": 1.5}, "eta must be a number in [0, 1), got 1.5"),
@@ -263,7 +264,9 @@ def test_a_mistake_is_refused_with_the_nearest_name(change: dict[str, Any], mess
         ({"environment_options": {"wings": 2}}, "does not take environment_options"),
         ({"algorithm": "sac", "host": {}}, "sac on CartPole-v1"),
         ({"imports": ["no_such_module"]}, "imports must name modules that Python finds"),
-        ({"environment": "FrozenLake-v1"}, "set normalise_observations to false"),
+        ({"imports": ["no_such_module.py"]}, "did you mean no_such_module?"),
+        ({"imports": ["./no_such_module.py"]}, "did you mean no_such_module?"),
+        ({"environment": "FrozenLake-v1"}, "set normalise_observations to False"),
         ({"observation": "max-ratio", "algorithm": "dqn", "host": {}}, "MaxRatio needs ratio"),
         ({"host": {"gamma": "abc"}}, "host: gamma must be a number, got 'abc'"),
         ({"host": {"gamma": 2}}, "host: gamma must be in [0, 1], got 2"),
@@ -349,6 +352,7 @@ def test_settings_win_over_the_preset_and_typos_do_not(tmp_path: Path) -> None:
         ('critic = "kova"', "critic must be a table, got 'kova'; settings go into"),
         ('environment = "CartPole-v1"', "environment must be a table"),
         ("run = 3", "run must be a table, got 3"),
+        ("steps = 3", r"steps is a setting of runs, which go into \[run\]"),
         ("[critic]\nkova = 1", r"\[critic\]: kova must be a table, got 1"),
         ("[environment]\nHopper-v5 = 1", r"\[environment\]: Hopper-v5 must be a table"),
         (
@@ -376,6 +380,14 @@ def test_a_preset_is_the_same_wherever_it_is_named_from(tmp_path: Path) -> None:
     ]
     assert found[0].name == found[1].name
     assert found[0].critic == "kova"
+
+
+def test_the_presets_leave_eta_to_the_noise() -> None:
+    found = {
+        noise: presets.resolve({"preset": "ppo", "environment": "Hopper-v5", "observation": noise}).complete()
+        for noise in ("max-ratio", "adaptive")
+    }
+    assert {noise: config.eta for noise, config in found.items()} == {"max-ratio": 0.1, "adaptive": 0.001}
 
 
 def test_decay_needs_no_learning_rate() -> None:

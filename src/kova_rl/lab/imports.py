@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from pathlib import Path
 
 __all__ = ["import_module"]
 
@@ -19,5 +20,7 @@ def import_module(name: str, expected: str) -> None:
         sys.path.insert(0, "")
     try:
         importlib.import_module(name)
-    except ImportError as error:
-        raise ValueError(f"{expected} that Python finds, got {name!r} ({error})") from None
+    except (ImportError, TypeError) as error:  # TypeError of a name that begins with a dot
+        meant = Path(name).stem
+        hint = f"; did you mean {meant}?" if meant != name and meant.isidentifier() else ""
+        raise ValueError(f"{expected} that Python finds, got {name!r} ({error}){hint}") from None

@@ -28,7 +28,11 @@ def check_finite(what: str, values: Any, at: int | None = None) -> None:
     if isinstance(values, Mapping):
         for name, value in values.items():
             check_finite(f"{what} {name!r}", value, at)
-    elif isinstance(values, np.ndarray):
+    elif isinstance(values, tuple | list):
+        for index, value in enumerate(values):
+            check_finite(f"{what} [{index}]", value, at)
+    else:  # an array, or the number of a discrete space
+        values = np.asarray(values)
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             rows = ~np.isfinite(values.reshape(len(values) if at is None else 1, -1)).all(1)
             row = int(rows.argmax())
@@ -37,9 +41,6 @@ def check_finite(what: str, values: Any, at: int | None = None) -> None:
                 f"{values[row] if at is None else values}. Nothing has learned from it, and the "
                 "normalisation statistics do not hold it: look into the environment, or clip its numbers"
             )
-    else:
-        for index, value in enumerate(values):
-            check_finite(f"{what} [{index}]", value, at)
 
 
 class GuardedEnvironment(BaseAlgorithm):

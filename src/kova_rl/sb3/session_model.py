@@ -122,7 +122,7 @@ def environments(settings: Settings) -> VecEnv:
         env.close()
         raise ValueError(
             f"the observations of {settings.environment} can't be normalised ({error}): "
-            "set normalise_observations to false"
+            "set normalise_observations to False"
         ) from None
 
 

@@ -18,6 +18,7 @@ __all__ = ["DamagedRun", "RunRecord", "read"]
 
 Array = NDArray[np.float64]
 NEEDED = {"algorithm": str, "environment": str, "critic": str, "seed": int, "steps": int}
+OPTIONS = "environment_options."
 ENDS = ("steps", "seconds", "processor", "final_return")
 
 
@@ -54,9 +55,9 @@ class RunRecord:
     reached: int
     """Steps that were made, which may be more than the configuration has."""
     seconds: float
-    processor: float
-    """Seconds of the processor; NaN if they were not noted."""
     """Of training, in all; NaN if the log does not say."""
+    processor: float
+    """The same of the processor."""
     final_return: float
     """NaN unless the run is done."""
     logged: dict[str, Array]
@@ -70,7 +71,10 @@ class RunRecord:
 
     @property
     def environment(self) -> str:
-        return str(self.config["environment"])
+        """With its options, which make another task of it."""
+        options = sorted(key for key in self.config if key.startswith(OPTIONS))
+        shown = (f"{key.removeprefix(OPTIONS)}={self.config[key]}" for key in options)
+        return " ".join((str(self.config["environment"]), *shown))
 
     @property
     def critic(self) -> str:

@@ -100,7 +100,9 @@ class RunConfig:
         check_fields(nested, where)
         missing = [name for name in ("algorithm", "environment") if name not in nested]
         if missing:
-            raise ValueError(f"{where} must say {' and '.join(missing)}, for example algorithm = 'ppo'")
+            raise ValueError(
+                f"{where} must say {' and '.join(missing)}, as in algorithm = 'ppo', environment = 'Ant-v5'"
+            )
         try:
             return cls(**nested)
         except ValueError as error:

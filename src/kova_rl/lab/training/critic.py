@@ -70,9 +70,10 @@ def check_critic(config: RunConfig) -> None:
     given = [name for name in FILTER if getattr(config, name) is not None]
     if config.critic in ("adam", "kfac"):
         if given:
+            other = " (Adam's is learning_rate)" if "lr" in given else ""
             raise ValueError(
-                f"{', '.join(given)} only go with the critics kova and memoryless, got the critic "
-                f"{config.critic}: leave them out (in a sweep, put them into a [[grid]] of their own)"
+                f"the critic {config.critic} has no {', '.join(given)}{other}, which kova and memoryless "
+                "have: leave it out (in a sweep, put it into a [[grid]] of its own)"
             )
         return
     for what, table in (

@@ -15,7 +15,6 @@ from rich.table import Table
 from kova_rl.filter.checks import check_whole
 from kova_rl.lab.reproduce import EXPERIMENTS
 from kova_rl.lab.reproduce import reproduce as mazes
-from kova_rl.lab.training.commands import add_command
 from kova_rl.lab.training.config import RunConfig
 from kova_rl.lab.training.grid import expand
 from kova_rl.lab.training.names import check_name
@@ -129,9 +128,9 @@ def reproduce(
     check_writable(root)
     given = {"seeds": seeds, "steps": steps, "out": out}
     options = [part for key, value in given.items() if value is not None for part in (f"--{key}", value)]
-    add_command(root, ("kova", "reproduce", name, "--scale", scale, *options))
+    words = ("kova", "reproduce", name, "--scale", scale, *options)
     console.print(f"{name}, {scale}: {len(runs)} runs, about {_hours(core_hours(runs))} core-hours in all")
-    sweep = SweepRuns(name, out=root, jobs=jobs, on=on).make(runs, console)
+    sweep = SweepRuns(name, out=root, jobs=jobs, on=on).make(runs, console, words)
     if not sweep.of("waiting", "running"):  # not stopped by Ctrl-C
         _show(root, console)
     return len(sweep.of("done")) == len(runs)

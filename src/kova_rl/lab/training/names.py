@@ -34,4 +34,8 @@ def assignment(option: str, text: str) -> tuple[str, Any]:
     try:
         return name, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
+        if value.startswith("["):
+            raise ValueError(
+                f'{option}: {text!r} is no list; quote its strings, such as \'{name}=["a", "b"]\''
+            ) from None
         return name, value

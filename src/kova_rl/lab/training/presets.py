@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -62,6 +63,8 @@ def load(name: str) -> dict[str, Any]:
         found = tomllib.loads((FOLDER / f"{name}.toml").read_text())
     where = f"preset {name}"
     for key in found:
+        if key in {each.name for each in fields(RunConfig)} - {"critic", "environment"}:
+            raise ValueError(f"{where}: {key} is a setting of runs, which go into [run]")
         check_name(f"{where}: a table", key, ("critic", "environment", "run", "title"))
     for key in ("run", "critic", "environment"):
         _check_table(found, key, where)
@@ -123,7 +126,10 @@ def resolve(values: Mapping[str, Any], where: str = "the configuration") -> RunC
     check_name(f"{where}: the critic in preset {name}", critic, critics)
     if "environment" not in given:
         raise ValueError(f"{where} must say environment, for example environment = 'Swimmer-v5'")
-    return RunConfig.of(_merged((settings(preset, critic, str(given["environment"])), given)), where)
+    base = settings(preset, critic, str(given["environment"]))
+    if critic == "kova" and given.get("observation", base.get("observation")) != base.get("observation"):
+        base = {key: value for key, value in base.items() if key not in ("evolution", "eta")}  # go with it
+    return RunConfig.of(_merged((base, given)), where)
 
 
 def _merged(layers: Any) -> dict[str, Any]:

@@ -62,6 +62,11 @@ class Store:
         whole = self.log_path.exists() and self.log_path.stat().st_size == found.get("log_bytes")
         return found if whole else None
 
+    @property
+    def started(self) -> bool:
+        """Whether there is a checkpoint to go on from."""
+        return any(self._checkpoints.glob("*.ckpt"))
+
     def failure(self) -> dict[str, Any] | None:
         """Why a run was given up; None if it was not."""
         return read_json(self.path / "failure.json")
@@ -73,7 +78,7 @@ class Store:
             (self.path / stale).unlink(missing_ok=True)
         now, before = versions(), read_json(self.path / "versions.json") or {}
         earlier = before.pop("resumed_from", None)
-        if before not in ({}, now) and any(self._checkpoints.glob("*.ckpt")):
+        if before not in ({}, now) and self.started:
             changed = sorted(key for key in now | before if now.get(key) != before.get(key))
             print(
                 f"{self.path}: resumed with another {', '.join(changed)}, so it may differ from an "
@@ -92,7 +97,7 @@ class Store:
 
     def forget(self) -> None:
         """Remove the folder of a run that was refused before its first step."""
-        if not read_log(self.log_path) and not any(self._checkpoints.glob("*.ckpt")):
+        if not self.started and not read_log(self.log_path):
             shutil.rmtree(self.path, ignore_errors=True)
 
     def fail(self, message: str, attempts: int, log: str) -> None:

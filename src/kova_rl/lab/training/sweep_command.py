@@ -80,33 +80,40 @@ class SweepRuns:
         if self.list:
             listed(Sweep(runs, self.out), console)
             return
-        check_writable(self.out)
-        self._note()
-        if len(self.make(runs, console).of("done")) < len(runs):
-            raise SystemExit(1)
+        sweep = self.make(runs, console, self._words())
+        if len(sweep.of("done")) < len(runs):
+            raise SystemExit(130 if sweep.of("waiting", "running") else 1)
 
-    def make(self, runs: Sequence[RunConfig], console: Console) -> Sweep:
-        """Make what is not finished and report; after Ctrl-C some runs are waiting or running still."""
+    def make(self, runs: Sequence[RunConfig], console: Console, words: Sequence[object]) -> Sweep:
+        """Make what is not finished and report; after Ctrl-C some runs are waiting or running still.
+
+        Args:
+            runs: All of the sweep.
+            console: Where it is shown.
+            words: The command, for the page.
+        """
         check_writable(self.out)
         sweep = Sweep(runs, self.out, self.retries)
-        self._supervise(sweep, console)
+        self._supervise(sweep, console, words)
         report(sweep, console)
         return sweep
 
-    def _note(self) -> None:
-        """For the page: what made these runs."""
+    def _words(self) -> tuple[object, ...]:
         chosen = ("--set", *self.set) if self.set else ()
-        add_command(self.out, ("kova", "sweep", self.file, *chosen, "--out", self.out))
+        return ("kova", "sweep", self.file, *chosen, "--out", self.out)
 
-    def _supervise(self, sweep: Sweep, console: Console) -> bool:
+    def _supervise(self, sweep: Sweep, console: Console, words: Sequence[object]) -> bool:
         """Whether Ctrl-C ended it."""
-        if not sweep.of("waiting"):
+        waiting = len(sweep.of("waiting"))
+        backend = self._backend(waiting) if waiting else None
+        add_command(self.out, words)
+        if backend is None:
             return False
         try:
             with Live(Dashboard(sweep), console=console, transient=True, refresh_per_second=2):
-                sweep.supervise(self._backend(len(sweep.of("waiting"))))
+                sweep.supervise(backend)
         except KeyboardInterrupt:
-            console.print("Stopped. Runs that were under way go on from their last checkpoint.")
+            console.print("Stopped. The same command goes on from the last checkpoint of each run.")
             return True
         return False
 
@@ -117,12 +124,11 @@ class SweepRuns:
         if self.list:
             raise ValueError(f"{self.file} is a search, whose runs are not known beforehand: see kova table")
         check_writable(self.out)
-        self._note()
         for batch in search.proposals(values, self.file, chosen):
             runs = {run.name: run for proposal in batch for run in proposal.runs}
             sweep = Sweep(list(runs.values()), self.out, self.retries)
-            if self._supervise(sweep, console):
-                raise SystemExit(1)
+            if self._supervise(sweep, console, self._words()):
+                raise SystemExit(130)
             for proposal in batch:
                 score(proposal, sweep.entries)
             if sweep.of("failed", "busy"):
@@ -146,7 +152,8 @@ class SweepRuns:
 def listed(sweep: Sweep, console: Console) -> None:
     """Print the runs of a sweep and their statuses."""
     for entry in sweep.entries:
-        failed = Store(sweep.root, entry.config).failure() if entry.status == "waiting" else None
-        status = "failed" if failed else "missing" if entry.status == "waiting" else entry.status
+        store, status = Store(sweep.root, entry.config), str(entry.status)
+        if status == "waiting":
+            status = "failed" if store.failure() else "started" if store.started else "missing"
         console.print(f"{status:8} {entry.config.name}", soft_wrap=True, highlight=False)
     console.print(f"{len(sweep.of('done'))} of {len(sweep.entries)} done")

@@ -51,7 +51,7 @@ class Train:
     preset: Name = None
     """ppo, trpo, sac or acktr (the paper's tables), a .toml file, or none; the algorithm's if not given."""
     critic: Name = None
-    """kova (the tracked filter; default), memoryless (the paper's released code), or adam (the host's)."""
+    """kova (tracked filter; default), memoryless (the paper's released code), adam, or kfac for acktr."""
     steps: Number = None
     """Environment steps; the preset's, or 1e6."""
     seed: Count = None
@@ -59,7 +59,7 @@ class Train:
     lr: Number = None
     """alpha, Kova's step size, in (0, 1]; the preset's, or 1."""
     eta: Number = None
-    """Share of the past that a step of Kova forgets, in [0, 1); the preset's, or 0.1."""
+    """Share of the past that a step of Kova forgets, in [0, 1); the preset's, 0.1, or 0.001 if adaptive."""
     covariance: Name = None
     """What Kova keeps of P: low-rank (default), diagonal, neuron-blocks, layer-blocks, full or isotropic."""
     rank: Count = None
@@ -129,7 +129,6 @@ class Train:
 
         config, console = self.config(), Console()
         check_writable(self.out)
-        add_command(self.out, self._words())
         store = Store(self.out, config)
         before = store.summary() is not None
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
@@ -148,13 +147,16 @@ class Train:
             except Busy as error:
                 raise ValueError(str(error)) from None
             except KeyboardInterrupt:
-                raise ValueError("stopped; the same command goes on from the last checkpoint") from None
+                where = "the last checkpoint" if store.started else "the start: there is no checkpoint yet"
+                console.print(f"Stopped. The same command goes on from {where}.")
+                raise SystemExit(130) from None
             except Exception as error:
                 message, see = explained(error, store.path), ""
                 with contextlib.suppress(OSError):
                     store.fail(message, 1, traceback.format_exc())
                     see = f", see {store.path / 'failure.json'}"
                 raise ValueError(f"the run failed{see}: {message}") from error
+        add_command(self.out, self._words())
         console.print(
             f"{config.algorithm} on {config.environment} with {config.critic}: return "
             f"{number(summary['final_return'])} after {summary['steps']:,} steps, {summary['seconds']:.0f} s"
