@@ -34,7 +34,7 @@ def dotted(label: str, critic: str) -> Cell:
     return (
         f'<span class="dot" style="background:{variable(critic)}"></span>{escape(label)}',
         escape(label),
-        "",
+        "wide" if len(label) > 40 else "",
     )
 
 
