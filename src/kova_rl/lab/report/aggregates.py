@@ -191,6 +191,6 @@ def times(rows: Sequence[Overhead]) -> list[Figure]:
     caption = (
         "Processor time of a training step over Adam's in the same algorithm and environment, medians over "
         "runs. Other work on the machine changes it less than the clock's, but does change it. "
-        f"{seeds_text([row.group.count('done') for row in rows])}."
+        f"{seeds_text([len(row.group.times) for row in rows])}."
     )
     return [Figure("times", "Running time over Adam's", caption, shown, tuple(panels), dots=True)]

@@ -62,11 +62,15 @@ class Group:
         return float(np.median(seconds)) if seconds else float("nan")
 
     @property
-    def milliseconds(self) -> float:
-        """Median processor time of a step, which other work on the machine changes little."""
+    def times(self) -> list[float]:
+        """Milliseconds of the processor a step, which other work on the machine changes little; a run each."""
         done = [run for run in self.runs if run.status == "done" and run.reached]
-        times = [1e3 * run.processor / run.reached for run in done if np.isfinite(run.processor)]
-        return float(np.median(times)) if times else float("nan")
+        return [1e3 * run.processor / run.reached for run in done if np.isfinite(run.processor)]
+
+    @property
+    def milliseconds(self) -> float:
+        """The median of these."""
+        return float(np.median(self.times)) if self.times else float("nan")
 
     def count(self, status: str) -> int:
         """How many runs have this status."""
