@@ -63,7 +63,7 @@ class Group:
 
     @property
     def times(self) -> list[float]:
-        """Milliseconds of the processor a step, which other work on the machine changes little; a run each."""
+        """Milliseconds of the processor a step, of each run; other work on the machine changes it little."""
         done = [run for run in self.runs if run.status == "done" and run.reached]
         return [1e3 * run.processor / run.reached for run in done if np.isfinite(run.processor)]
 
