@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -77,15 +78,30 @@ def test_a_node_of_ray_is_lost(cluster: Any, tmp_path: Path) -> None:
         assert outcome(sweep.root, run) == outcome(tmp_path / "whole", run)
 
 
+HEAD = """
+import sys
+from ray.cluster_utils import Cluster
+options = {"num_cpus": 1, "include_dashboard": False, "ray_client_server_port": int(sys.argv[1])}
+cluster = Cluster(initialize_head=True, head_node_args=options)
+print("ready", flush=True)
+sys.stdin.read()
+cluster.shutdown()
+"""
+"""A cluster in a process of its own, as a user's is."""
+
+
 def test_a_client_of_a_cluster(tmp_path: Path) -> None:
     """``--on ray://HOST:PORT``, from a process that is no node."""
-    from ray.cluster_utils import Cluster
-
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    options = {"num_cpus": 1, "include_dashboard": False, "ray_client_server_port": port}
-    made = Cluster(initialize_head=True, head_node_args=options)
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+    head = subprocess.Popen(
+        [sys.executable, "-c", HEAD, str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=clean
+    )
+    assert head.stdin is not None
+    assert head.stdout is not None
+    assert head.stdout.readline() == b"ready\n"
     run = ppo()
     train(run, tmp_path / "whole")
     (tmp_path / "one.toml").write_text(
@@ -98,9 +114,12 @@ def test_a_client_of_a_cluster(tmp_path: Path) -> None:
             [str(Path(sys.executable).parent / "kova"), *words, "--on", f"ray://127.0.0.1:{port}"],
             check=True,
             timeout=120,
+            env=clean,
         )
     finally:
-        made.shutdown()
+        head.stdin.close()
+        head.wait(timeout=60)
+        head.stdout.close()
     assert stored(tmp_path / "runs") == [run.complete()]
     assert outcome(tmp_path / "runs", run) == outcome(tmp_path / "whole", run)
 
