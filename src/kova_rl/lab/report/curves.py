@@ -72,7 +72,7 @@ def _figure(kind: str, title: str, caption: str, groups: Sequence[Group], band: 
 def _panel(lines: Sequence[tuple[Key, Array, Array, Array, Array]], axes: Any) -> None:
     for key, steps, middle, low, high in lines:
         axes.fill_between(steps, low, high, color=key.colour, alpha=0.18, lw=0)
-        axes.plot(steps, middle, **{**key.line, **({"marker": "o"} if len(steps) == 1 else {})})
+        axes.plot(steps, middle, **key.curve(len(steps)))
     axes.set(xlabel="steps", ylabel="return", xlim=(0, max(steps[-1] for _, steps, *_ in lines)))
     axes.xaxis.set_major_formatter(short)
     axes.yaxis.set_major_formatter(short)

@@ -51,7 +51,7 @@ def _lines(groups: Sequence[Group], environment: str, quantity: str, legend: dic
 
 def _panel(lines: Sequence[Line], quantity: str, axes: Any) -> None:
     for key, steps, middle in lines:
-        axes.plot(steps, middle, **{**key.line, **({"marker": "o"} if len(steps) == 1 else {})})
+        axes.plot(steps, middle, **key.curve(len(steps)))
     axes.set(xlabel="steps", xlim=(0, max(steps[-1] for _, steps, _ in lines)))
     axes.xaxis.set_major_formatter(short)
     if quantity == "explained variance":  # its first values may be far below 0

@@ -99,6 +99,10 @@ class Key:
             "label": self.label,
         } | style
 
+    def curve(self, points: int) -> dict[str, Any]:
+        """Arguments of ``plot`` for so many points: a line of one would not be seen."""
+        return self.dot if points == 1 else self.line
+
 
 def keys(labelled: Sequence[tuple[str, str]]) -> dict[str, Key]:
     """A key for each (label, critic), by critic and in their order."""
