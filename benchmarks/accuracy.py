@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from kova_rl import Kova, covariance, evolution, observation
+from kova_rl.filter.change import Leak
 from kova_rl.filter.covariance import low_rank
 from kova_rl.filter.evidence import DenseJacobian, Evidence, Noise
 from kova_rl.filter.layout import Segment
@@ -56,12 +57,13 @@ def exact(stream: list[Batch], eta: float) -> list[Tensor]:
 
 def low(stream: list[Batch], eta: float, rank: int) -> list[Tensor]:
     """The updates of LowRank."""
-    structure, kind = covariance.LowRank(rank), evolution.Leakage(eta)
+    structure = covariance.LowRank(rank)
     d = len(stream[0][0])
-    state: State = structure.init([Segment(0, 1, d, 0)], stream[0][0])
+    state: State = structure.init([Segment(0, 1, d, 0)], stream[0][0], Leak)
     updates = []
     for H, innovation, variance in stream:
-        update = structure.step(state, kind, {}, Evidence(DenseJacobian(H), innovation, Noise(variance)), 1.0)
+        evidence = Evidence(DenseJacobian(H), innovation, Noise(variance))
+        update = structure.step(state, Leak(eta), evidence, 1.0)
         update.commit()
         updates.append(update.delta)
     return updates

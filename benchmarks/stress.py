@@ -50,7 +50,7 @@ class Extremes:
 
     finite: bool
     asymmetry: float
-    """Largest entry of ``P - P'``, relative to the largest of P."""
+    """Largest entry of ``P - P'``, relative to the deviations of its row and column."""
     smallest: float
     """Smallest eigenvalue."""
     largest: float
@@ -72,13 +72,17 @@ def extremes(optimizer: Kova) -> Extremes:
     elif "variance" in state:
         blocks = [state["variance"].double().diag()]
     else:
-        blocks = [block.double() for run in state.values() for block in run]
-    if not all(bool(torch.isfinite(block).all()) for block in blocks):
+        blocks = [block.double() for key, run in state.items() if not key.startswith("root") for block in run]
+    roots = [root.double() for key, run in state.items() if key.startswith("root") for root in run]
+    if not all(bool(torch.isfinite(block).all()) for block in blocks + roots):
         return Extremes(False, float("nan"), float("nan"), float("nan"))
-    top = max(float(block.abs().max()) for block in blocks)
-    asymmetry = max(float((block - block.T).abs().max()) for block in blocks) / top
-    values = torch.cat([torch.linalg.eigvalsh(block) for block in blocks])
-    return Extremes(True, asymmetry, float(values.min()), float(values.max()))
+    # As correlations: what is lost in a small variance is not hidden behind a large one.
+    deviations = [block.diagonal().clamp(min=torch.finfo(block.dtype).tiny).sqrt() for block in blocks]
+    scaled = [block / (s * s[:, None]) for block, s in zip(blocks, deviations, strict=True)]
+    asymmetry = max((float((block - block.T).abs().max()) for block in scaled), default=0.0)
+    values = [torch.linalg.eigvalsh(block) for block in blocks]
+    values += [torch.linalg.svdvals(root).square() for root in roots]  # of P = L L'
+    return Extremes(True, asymmetry, float(torch.cat(values).min()), float(torch.cat(values).max()))
 
 
 CASES: list[tuple[covariance.Covariance, evolution.Evolution]] = [

@@ -1,6 +1,7 @@
 """Sphinx settings. ``make docs`` builds with ``-W``: a warning is an error."""
 
 import kova_rl
+from kova_rl import covariance, evolution
 from kova_rl.filter import compatibility
 
 project = "kova-rl"
@@ -41,18 +42,13 @@ python_use_unqualified_type_names = True
 
 
 def compatibility_table():
-    """The table that ``Kova`` obeys, in Markdown: a row for each evolution, a column for each covariance."""
-    words = {
-        compatibility.ANY: "yes",
-        compatibility.NEVER: "no",
-        compatibility.SMALL: f"blocks up to {compatibility.SMALL}",
-    }
-    structures = list(compatibility.TABLE)
-    evolutions = list(compatibility.TABLE[structures[0]])
+    """What ``Kova`` allows, in Markdown: a row for each evolution, a column for each covariance."""
+    structures = compatibility.members(covariance, covariance.Covariance)
     rows = [["", *(f"`{structure.__name__}`" for structure in structures)], ["---"] * (len(structures) + 1)]
-    for evolution in evolutions:
-        cells = (words[compatibility.TABLE[structure][evolution]] for structure in structures)
-        rows.append([f"`{evolution.__name__}`", *cells])
+    for kind in compatibility.members(evolution, evolution.Evolution):
+        limits = [compatibility.limit(structure, kind) for structure in structures]
+        cells = ["yes" if most is None else f"blocks up to {most}" if most else "no" for most in limits]
+        rows.append([f"`{kind.__name__}`", *cells])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

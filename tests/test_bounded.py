@@ -184,7 +184,7 @@ def test_variable_leakage_opens_up_after_a_switch_and_closes_again() -> None:
     for t in range(1_200):
         x, y = critic.batch(32, 1.0 if t < 600 else -1.0)
         optimizer.step(lambda x=x: critic(x), y)
-        etas.append(kind.leak(optimizer.state[next(iter(critic.parameters()))]["evolution"]))
+        etas.append(kind.change(optimizer.state[next(iter(critic.parameters()))]["evolution"]).eta)
     settled = max(etas[500:600])
     assert max(etas[600:650]) > 10 * settled
     assert etas[-1] < 2 * settled

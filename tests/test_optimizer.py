@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from kova_rl import Kova, KovaError, covariance, evolution, observation
+from kova_rl.filter.change import Scaled
+from kova_rl.filter.step import State
 from kova_rl.state import moved
 from tests import members
 
@@ -329,11 +331,13 @@ def test_strategies_can_be_imported_by_name() -> None:
 
 def test_an_evolution_of_ones_own() -> None:
     class Mine(evolution.Evolution):
-        def step(self, *args):  # type: ignore[no-untyped-def]
-            return evolution.Stationary().step(*args)
+        kind = Scaled
+
+        def change(self, memory: State) -> Scaled:
+            return Scaled(1.001)
 
     critic = members.critic(dtype=torch.float32)
-    with pytest.raises(ValueError, match=r"Mine must say by its leak\(\)"):
+    with pytest.raises(ValueError, match=r"LowRank does not work with Mine.*Mine goes with .*Full"):
         Kova(critic, evolution=Mine())
     optimizer = Kova(critic, covariance=covariance.Full(), evolution=Mine())
     optimizer.step(lambda: critic(X).squeeze(-1), X[:, 0])

@@ -16,7 +16,7 @@ from benchmarks.timing import interleaved
 
 import kova_rl
 from kova_rl import Kova, cli, covariance, evolution, observation
-from kova_rl.filter.compatibility import ANY, TABLE
+from kova_rl.filter.compatibility import limit
 from tests import members
 
 ROOT = Path(__file__).parent.parent
@@ -104,7 +104,7 @@ def test_the_chain_has_a_table_and_a_picture(tmp_path: Path, capsys: pytest.Capt
 def test_strategies_are_listed_where_they_are_documented() -> None:
     """A new member is one export, one row in the tests and its place in the docs."""
     groups = {
-        "covariance": (covariance, covariance.Covariance, members.STRUCTURES, {"BlockDiagonal", "Isotropic"}),
+        "covariance": (covariance, covariance.Covariance, members.STRUCTURES, {"BlockDiagonal"}),
         "evolution": (evolution, evolution.Evolution, members.EVOLUTIONS, set()),
         "observation": (observation, observation.Observation, members.OBSERVATIONS, set()),
     }
@@ -128,10 +128,9 @@ def test_the_table_of_the_docs_decides_what_raises(
 ) -> None:
     assert "{{ compatibility }}" in (ROOT / "docs" / "filter.md").read_text()
     large = torch.nn.Linear(600, 1)
-    allowed = TABLE[type(structure)][type(kind)]
-    assert members.works(structure, kind, members.critic()) == (allowed is ANY or allowed > 0)
-    fits = isinstance(structure, covariance.Diagonal)
-    assert members.works(structure, kind, large) == (allowed is ANY or (allowed > 0 and fits))
+    allowed = limit(type(structure), type(kind))
+    assert members.works(structure, kind, members.critic()) == (allowed is None or allowed > 0)
+    assert members.works(structure, kind, large) == (allowed is None)
 
 
 def imports(path: Path) -> set[str]:

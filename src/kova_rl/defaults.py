@@ -26,8 +26,7 @@ def settle(
         if value is not None:
             _check_kind(name, value, kind)
     if observation is None:
-        learned = evolution is None or evolution.applied_to(LowRank()).tracked
-        observation = Adaptive() if learned else BatchSize()
+        observation = Adaptive() if evolution is None or evolution.tracked else BatchSize()
     if evolution is None:
         evolution = Leakage(0.1 if observation.unit_free else 0.001)
     if covariance is None:

@@ -23,9 +23,12 @@ from kova_rl.errors import KovaError, NonFiniteBatch
 from kova_rl.filter.checks import FLOATS, check_lr
 from kova_rl.filter.compatibility import check_pair
 from kova_rl.filter.covariance import Covariance
+from kova_rl.filter.covariance.isotropic import Isotropic
 from kova_rl.filter.evidence import Evidence, Noise, Workspace
 from kova_rl.filter.evolution import Evolution
 from kova_rl.filter.observation import Observation
+from kova_rl.filter.step import Update
+from kova_rl.filter.windup import guarded
 from kova_rl.info import StepInfo
 from kova_rl.jacobian import JacobianOf, Predict, keeping_autocast
 from kova_rl.parameters import Parameters
@@ -114,17 +117,17 @@ class Kova(torch.optim.Optimizer):
         self._parameters = parameters
         self._dtype = _filter_dtype(covariance, parameters)
         self._jacobian = JacobianOf(module, parameters)
-        self._structure = evolution.applied_to(covariance)
+        self._structure = Isotropic.or_else(covariance, evolution.kind)
         self._workspace = Workspace()
         self._sampling = False
         with torch.inference_mode(False):  # what is kept must be writable later
+            self._device = parameters.tensors[0].device
             like = self._like()
-            self._device = like.device
             self.state[parameters.tensors[0]] = {
                 "step": 0,
                 "jitters": 0,
                 "nis": 0.0,
-                "covariance": self._structure.init(parameters.segments, like),
+                "covariance": self._prior_state(),
                 "evolution": evolution.init(like),
                 "observation": observation.init(like),
             }
@@ -171,9 +174,8 @@ class Kova(torch.optim.Optimizer):
         innovation = innovation_of(targets, predictions, self._dtype)
         noise = Noise(self.observation.covariance(memory["observation"], innovation, noise_inputs))
         evidence = Evidence(jacobian, innovation, noise, memory["step"], self._workspace)
-        state, evolution_memory = memory["covariance"], memory["evolution"]
         try:
-            update = self._structure.step(state, self.evolution, evolution_memory, evidence, lr)
+            update = self._updated(memory, evidence, lr)
         except KovaError:
             refuse_if_not_finite(targets, predictions, memory["step"])  # then it was the batch's fault
             raise
@@ -197,6 +199,31 @@ class Kova(torch.optim.Optimizer):
         memory["step"] += 1
         memory["jitters"] += update.jitter > 0.0
         return StepInfo(innovation, nis, update.delta, update.jitter, self)
+
+    def _updated(self, memory: dict[str, Any], evidence: Evidence, lr: float) -> Update:
+        """The update of the covariance that is kept, or of a fresh one if it has wound up."""
+        state, change = memory["covariance"], self.evolution.change(memory["evolution"])
+
+        def update() -> Update:
+            return self._structure.step(state, change, evidence, lr)
+
+        if self.evolution.windup == "ignore":
+            return update()
+
+        def afresh() -> Update:
+            fresh = self._prior_state()
+            made = self._structure.step(fresh, change, evidence, lr)
+
+            def commit() -> None:
+                made.commit()
+                state.update(fresh)
+
+            return made._replace(commit=commit)
+
+        def variances() -> Tensor:
+            return self._structure.variances(state)
+
+        return guarded(self.evolution, change, variances, evidence.step, update, afresh)
 
     # ------------------------------------------------------------------ believing
 
@@ -300,6 +327,10 @@ class Kova(torch.optim.Optimizer):
             memory = self.state[first] = moved(memory, first.device)
             self._device = first.device
         return memory
+
+    def _prior_state(self) -> dict[str, Any]:
+        """What the structure keeps of ``P = P_0``."""
+        return self._structure.init(self._parameters.segments, self._like(), self.evolution.kind)
 
     def _like(self) -> Tensor:
         """An empty tensor with the filter's dtype, on the device of the weights."""

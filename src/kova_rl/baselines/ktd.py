@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from kova_rl.baselines.ktd_equations import Action, Equation, Optimality
 from kova_rl.baselines.many import ManyWeights
 from kova_rl.errors import InvalidBatch, NonFiniteBatch, NotPositiveDefinite, StateMismatch
+from kova_rl.filter.change import Change
 from kova_rl.filter.checks import check_choice, check_dtype, check_positive, check_real
-from kova_rl.filter.covariance import Full
 from kova_rl.filter.evidence import Workspace
 from kova_rl.filter.evolution import Evolution, FadingMemory
-from kova_rl.filter.predict import check_predictable, inflation, predict
+from kova_rl.filter.predict import inflation, predict
+from kova_rl.filter.windup import guarded
 from kova_rl.posterior import Belief
 
 __all__ = ["KTD", "KTDInfo"]
@@ -129,7 +130,8 @@ class KTD:
         check_real("gamma", gamma, "a number in [0, 1]", isinstance(gamma, int | float) and 0 <= gamma <= 1)
         check_positive("prior", prior)
         check_positive("noise", noise)
-        check_predictable(evolution)
+        if not isinstance(evolution, Evolution):
+            raise ValueError(f"evolution must be one of kova_rl.evolution's objects, got {evolution!r}")
         check_choice("start", start, ("network", "zeros"))
         check_dtype(dtype)
         self._network = ManyWeights(module)
@@ -143,7 +145,7 @@ class KTD:
         self._P = self._eye()  # in units of the prior, as in all of the filter
         self._memory = evolution.init(weights)
         self._workspace = Workspace()
-        self._tracked = evolution.applied_to(Full()).tracked
+        self._tracked = evolution.tracked
         self.steps = 0
         """Transitions seen."""
         self.forward_passes = 0
@@ -197,11 +199,14 @@ class KTD:
             there = None if done else values[:, 1]
             return self.equation(values[:, 0], there, self.gamma, action, next_action)
 
-        made = self.evolution.guard(
+        change = self.evolution.change(self._memory)
+        made = guarded(
+            self.evolution,
+            change,
             self._P.diagonal,
             self.steps + 1,
-            lambda: self._update(self._P, states, observed, rewards),
-            lambda: self._update(self._eye(), states, observed, rewards),
+            lambda: self._update(self._P, change, states, observed, rewards),
+            lambda: self._update(self._eye(), change, states, observed, rewards),
         )
         self._weights = made.weights
         if self._tracked:
@@ -295,9 +300,14 @@ class KTD:
         return {"format": 1, "parameters": self._network.shapes, "prior": float(self.prior)}
 
     def _update(
-        self, P: Tensor, states: Tensor, reward: float, rewards: Callable[[Tensor], Tensor]
+        self,
+        P: Tensor,
+        change: Change,
+        states: Tensor,
+        reward: float,
+        rewards: Callable[[Tensor], Tensor],
     ) -> _Update:
-        predicted = predict(self.evolution, P, self._memory, self.steps + 1)
+        predicted = predict(change, P, self.steps + 1)
         lower = self._factor(predicted)
         z = rewards(self._network(self._points(lower), states))
         mean, centre, rest = self._moments(z)
@@ -311,16 +321,16 @@ class KTD:
         d = len(P)
         b = (z[1 : d + 1] - z[d + 1 :]).mul_(0.5 / math.sqrt(d + self.kappa))
         S, explained = max(spread + self.noise, FLOOR), float(b.dot(b))
-        g = inflation(self.evolution, explained / max(S - explained, self.noise))
+        g = inflation(change, explained / max(S - explained, self.noise))
         S += (g - 1) * explained
         cross = torch.mv(lower, b)  # P_theta_r = L b, before the inflation
         innovation = reward - expected
         weights = self._weights.add(cross, alpha=g / S * innovation * math.sqrt(self.prior))
         if not torch.isfinite(weights).all():
             self._refuse("the new weights would not be finite")
-        change = ((g - 1) / explained if g > 1 and explained > 0 else 0.0) - g**2 / S
-        root = cross.mul_(math.sqrt(abs(change)))  # one vector, so that P stays symmetric to the bit
-        posterior = predicted.addcmul_(root[:, None], root, value=math.copysign(1.0, change))  # P- - K S K'
+        share = ((g - 1) / explained if g > 1 and explained > 0 else 0.0) - g**2 / S
+        root = cross.mul_(math.sqrt(abs(share)))  # one vector, so that P stays symmetric to the bit
+        posterior = predicted.addcmul_(root[:, None], root, value=math.copysign(1.0, share))  # P- - K S K'
         return _Update(weights, posterior, KTDInfo(innovation, S))
 
     def _moments(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -73,18 +73,25 @@ class Noise:
     def _inverse(self) -> Tensor:
         return self.covariance.rsqrt() if self.is_diagonal else inverse_lower(self._root)
 
-    @property
+    @cached_property
     def smallest(self) -> float:
         """The smallest variance, in any direction."""
         spread = self.covariance if self.is_diagonal else torch.linalg.eigvalsh(self.covariance)
         return float(spread.min())
 
-    def at_least(self, variance: Tensor) -> Noise:
+    def at_least(self, variance: float) -> Noise:
         """The same noise with no variance below ``variance``; for a matrix, in any direction."""
+        if not self.smallest < variance:
+            return self
         if self.is_diagonal:
-            return Noise(torch.maximum(self.covariance, variance))
-        missing = max(0.0, float(variance.max()) - self.smallest)
-        return Noise(self.covariance + missing * torch.eye(len(variance)).to(self.covariance))
+            return Noise(self.covariance.clamp(min=variance))
+        raised = self.covariance.clone()
+        raised.diagonal().add_(variance - self.smallest)
+        return Noise(raised)
+
+    def double(self) -> Noise:
+        """The same in float64."""
+        return self if self.covariance.dtype is torch.float64 else Noise(self.covariance.double())
 
     def added_to(self, matrix: Tensor, scale: float = 1.0) -> Tensor:
         """``matrix + scale P_n``, overwriting ``matrix``."""

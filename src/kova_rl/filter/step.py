@@ -1,24 +1,22 @@
-r"""Predict and update, as functions of tensors. Equation numbers are those of the paper.
+r"""One update, in the N numbers of a batch. Equation numbers are those of the paper.
 
-Coordinates are whitened by the prior: ``P_0 = I``.
-No function changes the filter's state: each returns an :class:`Update`, whose ``commit`` does,
-so that a batch can still be refused once its numbers are known.
+Coordinates are whitened by the prior: ``P_0 = I``. What is N x N is computed in float64, whatever the
+filter's dtype: it is small, and a batch can say more than float32 can hold.
+No function changes the filter's state: a structure makes an :class:`Update` of what is returned here, whose
+``commit`` does, so that a batch can still be refused once its numbers are known.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from kova_rl.errors import NonFiniteBatch, NotPositiveDefinite
 from kova_rl.filter.evidence import Evidence, Noise, inverse_lower
-
-if TYPE_CHECKING:
-    from kova_rl.filter.covariance.blocks import BlockDiagonal
 
 State = dict[str, Any]
 
@@ -40,59 +38,47 @@ class Update(NamedTuple):
     """What was added to the diagonal of S to factorise it."""
 
 
-FLUSH_EVERY = 64
-"""Steps between two looks for correlations that have decayed into nothing."""
+class Gain(NamedTuple):
+    """What a batch does to the weights and to P: ``P- H`` times N x N matrices.
+
+    With ``U = P- H T`` the weights change by ``U z`` and the covariance is ``P- + U diag(c) U'``.
+    """
+
+    T: Tensor
+    c: Tensor
+    z: Tensor
+    nis: float
+    predicted_variance: Callable[[], Tensor]
+    jitter: float = 0.0
 
 
-def affine(
-    structure: BlockDiagonal,
-    state: State,
-    evidence: Evidence,
-    lr: float,
-    scale: float = 1.0,
-    shift: float = 0.0,
-) -> Update:
-    """One step with ``P- = scale P + shift I``: the scale is folded into the downdate."""
-    H, PH, noise, kept, own = _predicted(structure, state, evidence, scale, shift)  # (Alg. 1, line 2)
-    M = H.T @ PH  # H' P- H
-    S = noise.added_to(M)  # S = H' P- H + P_n                                     (eq. 9)
+def gain(M: Tensor, noise: Noise, evidence: Evidence, lr: float) -> Gain:
+    """The update for ``M = H' P- H``, N x N."""
+    M = M.double()
+    S = noise.added_to(M.clone())  # S = H' P- H + P_n                             (eq. 9)
     lower, jitter = cholesky(S, evidence)
-    inverse = inverse_lower(lower)
-    w = inverse @ evidence.innovation
-    A = torch.mm(PH, inverse.T, out=H)  # K S K' = A A'                            (eq. 10)
-    delta = torch.mv(A, w).mul_(lr)  # alpha K innovation                          (eq. 5)
-
-    def commit() -> None:  # P = P- - alpha K S K'                                 (eq. 5)
-        structure.add_outer(state, A if lr == 1.0 else A * lr**0.5, None, kept, own)
-        if evidence.step % FLUSH_EVERY == 0:
-            structure.flush(state)
-
-    return Update(delta, w.dot(w).item() / len(w), lambda: noise.taken_from(S), commit, jitter)
+    inverse = inverse_lower(lower)  # K S K' = U U' with U = P- H L_S^-T           (eq. 10)
+    w = inverse @ evidence.innovation.double()
+    c = torch.full_like(w, -lr)  # P = P- - alpha K S K'                           (eq. 5)
+    z = w * lr  # alpha K innovation = U (alpha w)                                 (eq. 5)
+    return Gain(inverse.T, c, z, w.dot(w).item() / len(w), M.diagonal, jitter)
 
 
-def directional(
-    structure: BlockDiagonal,
-    state: State,
-    evidence: Evidence,
-    lr: float,
-    eta: float,
-    bounded: bool,
-) -> Update:
-    r"""One step that inflates only the directions that the batch observes.
+def directional_gain(
+    M: Tensor, noise: Noise, evidence: Evidence, lr: float, eta: float, bounded: bool
+) -> Gain:
+    r"""The update for ``M = H' P H`` that first inflates the directions that the batch observes.
 
-    With eigenpairs ``(l_i, v_i)`` of ``L_n^-1 H'P H L_n^-T`` and ``u_i = P H L_n^-T v_i``, direction i
+    With eigenpairs ``(l_i, v_i)`` of ``L_n^-1 M L_n^-T`` and ``u_i = P H L_n^-T v_i``, direction i
     is inflated by ``g_i = 1/(1 - eta_i)``, and prediction and update together change P by
 
     .. math:: \sum_i u_i u_i' \Big[\frac{g_i - 1}{l_i} - \frac{\alpha g_i^2}{1 + g_i l_i}\Big].
     """
-    H, PH, noise, kept, own = _predicted(structure, state, evidence)
-    M = H.T @ PH
-    check_finite_gram(M, evidence)
+    M, noise = M.double(), noise.double()
     M = noise.whiten_columns(noise.whiten_columns(M).T)
     l, V = _eigh(M.add(M.T).mul_(0.5), evidence)  # noqa: E741 - the docstring's l
     l = l.clamp(min=0.0)  # noqa: E741
-    U = torch.mm(PH, noise.whiten_rows(V), out=H)  # P H L_n^-T V
-    w = V.T @ noise.whiten(evidence.innovation)
+    w = V.T @ noise.whiten(evidence.innovation.double())
 
     floor = torch.finfo(l.dtype).eps * l[-1].clamp(min=torch.finfo(l.dtype).tiny)
     per_l = torch.where(l > floor, eta / l.clamp(min=floor), 0.0)  # eta_i / l_i
@@ -103,16 +89,12 @@ def directional(
     c = g * per_l - lr * g.square() / S
     if bounded:
         c.clamp_(max=0.0)
-    delta = torch.mv(U, g * w / S).mul_(lr)
     nis = (w.square() / S).mean().item()
 
     def predicted_variance() -> Tensor:
         return noise.diagonal_of((V * (g * l)) @ V.T)
 
-    def commit() -> None:
-        structure.add_outer(state, U * c.abs().sqrt(), c.sign(), kept, own)
-
-    return Update(delta, nis, predicted_variance, commit)
+    return Gain(noise.whiten_rows(V), c, g * w / S * lr, nis, predicted_variance)
 
 
 def isotropic(evidence: Evidence, lr: float, variance: float) -> Update:
@@ -136,41 +118,9 @@ def _eigh(M: Tensor, evidence: Evidence) -> tuple[Tensor, Tensor]:
     except RuntimeError as error:  # torch.linalg.LinAlgError is one
         raise NotPositiveDefinite(
             f"step {evidence.step}: the batch's covariance has no eigendecomposition ({error}). Nothing was "
-            "changed. Use dtype=torch.float64 for the covariance, or another evolution."
+            "changed. Use another evolution, or a larger observation noise."
         ) from error
     return values, vectors
-
-
-def _predicted(
-    structure: BlockDiagonal, state: State, evidence: Evidence, scale: float = 1.0, shift: float = 0.0
-) -> tuple[Tensor, Tensor, Noise, float, Tensor]:
-    """``H`` and ``P- H`` for ``P- = kept P + diag(own)``, then a noise that P can represent, kept and own.
-
-    That is ``scale P + shift I``, but for rounding: the last digits of a stored P mean nothing, so a step
-    forgets a few of its correlations' and none of its variances', which keeps P positive definite. H and
-    P- H are buffers, which the next step overwrites.
-    """
-    n, d = len(evidence.innovation), evidence.jacobian.size
-    H, PH = (evidence.workspace.buffer(name, d, n, evidence.innovation) for name in ("H", "PH"))
-    evidence.jacobian.dense(out=H)
-    rest = 16 * torch.finfo(H.dtype).eps
-    kept = scale * (1 - rest)
-    own = structure.variances(state).clamp_(max=1.0).mul_(scale * rest).add_(shift)
-    structure.times(state, H, out=PH).mul_(kept).addcmul_(H, own[:, None])
-    return H, PH, _representable(evidence.noise, H), kept, own
-
-
-def _representable(noise: Noise, H: Tensor) -> Noise:
-    """The noise, but no target more exact than the rounding of ``h'P_0 h``.
-
-    A stored P holds variances from the prior's down to about ``eps`` times that. A batch that asks for
-    less would leave the difference of two nearly equal numbers, and with it an indefinite P.
-    """
-    tolerance = 64 * torch.finfo(H.dtype).eps
-    flat = H.view(-1)
-    if not noise.smallest < tolerance * flat.dot(flat).item():
-        return noise
-    return noise.at_least(tolerance * torch.linalg.vecdot(H, H, dim=0))
 
 
 def cholesky(S: Tensor, evidence: Evidence, first: int = 0) -> tuple[Tensor, float]:

@@ -4,7 +4,6 @@ from kova_rl.filter.covariance.base import Covariance, FanIn
 from kova_rl.filter.covariance.blocks import BlockDiagonal, LayerBlocks, NeuronBlocks
 from kova_rl.filter.covariance.diagonal import Diagonal
 from kova_rl.filter.covariance.full import Full
-from kova_rl.filter.covariance.isotropic import Isotropic
 from kova_rl.filter.covariance.low_rank import LowRank
 
 __all__ = [
@@ -13,7 +12,6 @@ __all__ = [
     "Diagonal",
     "FanIn",
     "Full",
-    "Isotropic",
     "LayerBlocks",
     "LowRank",
     "NeuronBlocks",

@@ -5,18 +5,23 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from kova_rl.filter.change import Change
 from kova_rl.filter.checks import check_dtype, check_positive
 from kova_rl.filter.evidence import Evidence
 from kova_rl.filter.layout import Segment
 from kova_rl.filter.step import State, Update
 
-if TYPE_CHECKING:
-    from kova_rl.filter.evolution import Evolution
+ANY = None
+"""Works at any size."""
+SMALL = 512
+"""Works where no block is larger than this: a step inverts each block."""
+
+Accepted = Mapping[type[Change], int | None]
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,9 @@ class Covariance(ABC):
     tracked: ClassVar[bool] = True
     """Whether P is carried from one update to the next, so that it is a posterior."""
 
+    accepts: ClassVar[Accepted]
+    """The kinds of change that :meth:`step` can make of P, and the largest block for which it can."""
+
     def __post_init__(self) -> None:
         check_dtype(self.dtype)
         if isinstance(self.prior, FanIn):
@@ -72,15 +80,17 @@ class Covariance(ABC):
         else:
             check_positive("prior", self.prior)
 
-    @abstractmethod
-    def init(self, segments: Sequence[Segment], like: Tensor) -> State:
-        """The state for ``P = P_0``, on the device and of the dtype of ``like``."""
+    def largest_block(self, segments: Sequence[Segment]) -> int:
+        """The size of the largest matrix that a step may have to invert."""
+        return 0
 
     @abstractmethod
-    def step(
-        self, state: State, evolution: Evolution, memory: State, evidence: Evidence, lr: float
-    ) -> Update:
-        """Predict with ``evolution`` and update with ``evidence``."""
+    def init(self, segments: Sequence[Segment], like: Tensor, kind: type[Change]) -> State:
+        """The state for ``P = P_0``, on the device and of the dtype of ``like``, for changes of one kind."""
+
+    @abstractmethod
+    def step(self, state: State, change: Change, evidence: Evidence, lr: float) -> Update:
+        """Predict with ``change`` and update with ``evidence``."""
 
     @abstractmethod
     def variances(self, state: State) -> Tensor:

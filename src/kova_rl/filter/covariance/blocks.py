@@ -5,19 +5,23 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from kova_rl.errors import NotPositiveDefinite
-from kova_rl.filter.covariance.base import Covariance, Prior
-from kova_rl.filter.evidence import Evidence
+from kova_rl.filter.change import Change, Directional, Leak, Restart, Scaled, Shifted, Unchanged
+from kova_rl.filter.covariance.base import ANY, SMALL, Accepted, Covariance, Prior
+from kova_rl.filter.covariance.parts import Matrices, Part, Roots
+from kova_rl.filter.evidence import Evidence, Noise
 from kova_rl.filter.layout import Blocks, Segment
-from kova_rl.filter.step import State, Update
+from kova_rl.filter.step import Gain, State, Update, check_finite_gram, directional_gain, gain
 
-if TYPE_CHECKING:
-    from kova_rl.filter.evolution import Evolution
+FLUSH_EVERY = 64
+"""Steps between two looks for numbers that have decayed into nothing."""
+
+MUCH = 1e4
+"""``trace(H'P-H)`` over the noise, above which a batch in float32 is worked out in float64."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,9 @@ class BlockDiagonal(Covariance):
 
     It is the dense filter with everything outside the blocks set to zero after each update.
 
+    A block is kept as a root, ``P_b = L_b L_b'``, which is symmetric and positive definite on every machine;
+    where the evolution adds a multiple of the prior, or a block is larger than 512, as the matrix itself.
+
     Args:
         prior: See :class:`Covariance`.
         dtype: See :class:`Covariance`.
@@ -39,102 +46,101 @@ class BlockDiagonal(Covariance):
     prior: Prior = 1.0
     dtype: torch.dtype | None = None
 
+    accepts: ClassVar[Accepted] = dict.fromkeys((Unchanged, Leak, Scaled, Shifted, Directional, Restart), ANY)
+
     @abstractmethod
     def partition(self, segments: Sequence[Segment]) -> list[Blocks]:
         """Where the blocks are."""
 
-    def init(self, segments: Sequence[Segment], like: Tensor) -> State:
+    def largest_block(self, segments: Sequence[Segment]) -> int:
+        return max(blocks.size for blocks in self.partition(segments))
+
+    def init(self, segments: Sequence[Segment], like: Tensor, kind: type[Change]) -> State:
         state: State = {}
         for blocks in self.partition(segments):
             eye = torch.eye(blocks.size, dtype=like.dtype, device=like.device)
-            state[str(blocks.start)] = eye.repeat(blocks.number, 1, 1)
+            rooted = kind is Leak or (kind is not Shifted and blocks.size <= SMALL)
+            key = f"{'root' if rooted else 'matrix'}.{blocks.start}"
+            state[key] = eye.repeat(blocks.number, 1, 1)
         return state
 
-    def reset(self, state: State) -> None:
-        """Back to ``P = P_0``."""
-        for P in state.values():
-            P.zero_()
-            P.diagonal(dim1=1, dim2=2).fill_(1.0)
+    def parts(self, state: State) -> list[Part]:
+        """The blocks, in the form in which they are kept."""
+        made: list[Part] = []
+        for key, stored in state.items():
+            form, _, start = key.partition(".")
+            made.append((Roots if form == "root" else Matrices)(stored, int(start)))
+        return made
 
-    def step(
-        self, state: State, evolution: Evolution, memory: State, evidence: Evidence, lr: float
-    ) -> Update:
-        return evolution.step(self, state, memory, evidence, lr)
+    def step(self, state: State, change: Change, evidence: Evidence, lr: float) -> Update:
+        parts = [part.predicted(change, evidence.step) for part in self.parts(state)]
+        n, d = len(evidence.innovation), evidence.jacobian.size
+        H, B = (evidence.workspace.buffer(name, d, n, evidence.innovation) for name in ("H", "B"))
+        evidence.jacobian.dense(out=H)
+        M = _observe(parts, H, B)  # H' P- H
+        check_finite_gram(M, evidence)
+        if _says_much(parts, M, evidence.noise):
+            parts, H, B = [part.double() for part in parts], H.double(), B.double()
+            M = _observe(parts, H, B)
+        noise = evidence.noise.at_least(max(part.floor(part.rows(H), M) for part in parts))
+        made: Gain
+        if isinstance(change, Directional):
+            made = directional_gain(M, noise, evidence, lr, change.eta, change.bounded)
+        else:
+            made = gain(M, noise, evidence, lr)
+        c, z = made.c.to(H.dtype), made.z.to(H.dtype)
+        U = torch.mm(B, made.T.to(H.dtype), out=H)
+        delta = torch.cat([part.moved(part.rows(U), z) for part in parts]).to(evidence.innovation.dtype)
 
-    def times(self, state: State, H: Tensor, out: Tensor) -> Tensor:
-        """``P H``, in ``out``."""
-        for start, P in _blocks(state):
-            if len(P) == 1:
-                torch.mm(P[0], _rows(H, start, P)[0], out=_rows(out, start, P)[0])
-            else:
-                torch.bmm(P, _rows(H, start, P), out=_rows(out, start, P))
-        return out
+        def commit() -> None:
+            for part in parts:
+                part.commit(part.rows(U), c)
+                if evidence.step % FLUSH_EVERY == 0:
+                    part.flush()
 
-    def add_outer(self, state: State, A: Tensor, signs: Tensor | None, scale: float, shift: Tensor) -> None:
-        """``P <- scale P + diag(shift) + A diag(signs) A'``, inside the blocks; signs None is -1."""
-        left, alpha = (A, -1.0) if signs is None else (A * signs, 1.0)
-        for start, P in _blocks(state):
-            a, b = _rows(left, start, P), _rows(A, start, P)
-            if len(P) == 1:
-                P[0].addmm_(a[0], b[0].T, beta=scale, alpha=alpha)
-            else:
-                P.baddbmm_(a, b.mT, beta=scale, alpha=alpha)
-            P.diagonal(dim1=1, dim2=2).add_(_rows(shift[:, None], start, P)[:, :, 0])
+        def predicted_variance() -> Tensor:
+            return made.predicted_variance().to(delta.dtype)
 
-    def flush(self, state: State) -> None:
-        """Set correlations to 0 that are about to become subnormal numbers, which are many times slower."""
-        for _, P in _blocks(state):
-            P.masked_fill_(P.abs() < torch.finfo(P.dtype).tiny ** 0.75, 0.0)
-
-    def leaked(self, state: State, eta: float, step: int) -> State:
-        r"""``P- = P ((1-eta) I + eta P)^-1``, which is ``P-^-1 = (1-eta) P^-1 + eta I``, as a new state."""
-        out: State = {}
-        for key, P in state.items():
-            C = P * eta
-            C.diagonal(dim1=1, dim2=2).add_(1 - eta)
-            lower, failed = torch.linalg.cholesky_ex(C)
-            if failed.any():
-                raise NotPositiveDefinite(
-                    f"step {step}: a covariance block of size {P.shape[-1]} has lost positive "
-                    "definiteness. Nothing was changed. Use dtype=torch.float64, or covariance.LowRank."
-                )
-            leaked = torch.cholesky_solve(P, lower)
-            out[key] = leaked.add(leaked.mT).mul_(0.5)
-        return out
+        return Update(delta, made.nis, predicted_variance, commit, made.jitter)
 
     def variances(self, state: State) -> Tensor:
-        return torch.cat([P.diagonal(dim1=1, dim2=2).flatten() for P in state.values()])
+        return torch.cat([part.variances() for part in self.parts(state)])
 
     def halves(self, state: State, H: Tensor) -> tuple[Tensor, Tensor]:
-        return H, self.times(state, H, torch.empty_like(H))
+        left, right = H.clone(), torch.empty_like(H)
+        for part in self.parts(state):
+            B = part.observe(part.rows(H), part.rows(right))
+            if not isinstance(part, Matrices):
+                part.rows(left).copy_(B)
+        return left, right
 
     def draw(self, state: State, normal: Tensor) -> Tensor:
-        out = torch.empty_like(normal)
-        for start, P in _blocks(state):
-            lower, failed = torch.linalg.cholesky_ex(P)
-            if failed.any():
-                raise NotPositiveDefinite(
-                    f"a covariance block of size {P.shape[-1]} is not positive definite, so that no weights "
-                    "can be drawn from it. Use dtype=torch.float64, or covariance.LowRank."
-                )
-            torch.bmm(lower, _rows(normal[:, None], start, P), out=_rows(out[:, None], start, P))
-        return out
+        column = normal[:, None]
+        return torch.cat([part.draw(part.rows(column)).flatten() for part in self.parts(state)])
 
 
-def _blocks(state: State) -> list[tuple[int, Tensor]]:
-    """(first coordinate, count x size x size) of each run of equal blocks."""
-    return [(int(start), P) for start, P in state.items()]
+def _says_much(parts: list[Part], M: Tensor, noise: Noise) -> bool:
+    """Whether float32 would lose what the batch says, and the parts could keep it."""
+    narrow = M.dtype is torch.float32 and not any(isinstance(part, Matrices) for part in parts)
+    return narrow and float(M.trace()) > MUCH * noise.smallest
 
 
-def _rows(H: Tensor, start: int, P: Tensor) -> Tensor:
-    """The rows of d x N that belong to the blocks P, as count x size x N."""
-    count, size = P.shape[:2]
-    return H[start : start + count * size].view(count, size, H.shape[1])
+def _observe(parts: list[Part], H: Tensor, B: Tensor) -> Tensor:
+    """Fill B, and return ``H' P- H``."""
+    M: Tensor | None = None
+    for part in parts:
+        seen = part.observe(part.rows(H), part.rows(B))
+        share = part.gram(part.rows(H), seen)
+        M = share if M is None else M.add_(share)
+    assert M is not None
+    return M
 
 
 @dataclass(frozen=True)
 class LayerBlocks(BlockDiagonal):
     """One block a layer: weights of different layers are taken as uncorrelated (the paper's way (b))."""
+
+    accepts: ClassVar[Accepted] = {**BlockDiagonal.accepts, Leak: SMALL}
 
     def partition(self, segments: Sequence[Segment]) -> list[Blocks]:
         layers: dict[int, list[Segment]] = {}

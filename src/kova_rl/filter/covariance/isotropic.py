@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from kova_rl.filter.covariance.base import Covariance, Prior
+from kova_rl.filter.change import Change, Restart
+from kova_rl.filter.covariance.base import ANY, Accepted, Covariance, Prior
 from kova_rl.filter.evidence import Evidence
 from kova_rl.filter.layout import Segment
-from kova_rl.filter.step import State, Update
-
-if TYPE_CHECKING:
-    from kova_rl.filter.evolution import Evolution
+from kova_rl.filter.step import State, Update, isotropic
 
 
 @dataclass(frozen=True)
@@ -26,14 +24,19 @@ class Isotropic(Covariance):
     dtype: torch.dtype | None = None
 
     tracked: ClassVar[bool] = False
+    accepts: ClassVar[Accepted] = {Restart: ANY}
 
-    def init(self, segments: Sequence[Segment], like: Tensor) -> State:
+    @classmethod
+    def or_else(cls, covariance: Covariance, kind: type[Change]) -> Covariance:
+        """The structure that is really kept: ``covariance``, unless every step starts afresh."""
+        return cls(covariance.prior, covariance.dtype) if kind is Restart else covariance
+
+    def init(self, segments: Sequence[Segment], like: Tensor, kind: type[Change]) -> State:
         return {}
 
-    def step(
-        self, state: State, evolution: Evolution, memory: State, evidence: Evidence, lr: float
-    ) -> Update:
-        return evolution.step(self, state, memory, evidence, lr)
+    def step(self, state: State, change: Change, evidence: Evidence, lr: float) -> Update:
+        assert isinstance(change, Restart)
+        return isotropic(evidence, lr, change.variance)
 
     def variances(self, state: State) -> Tensor:
         return torch.ones(1)  # broadcasts to all d

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from kova_rl.filter.change import Change, Leak, Restart, Unchanged
 from kova_rl.filter.checks import check_whole
-from kova_rl.filter.covariance.base import Covariance, Prior
+from kova_rl.filter.covariance.base import ANY, Accepted, Covariance, Prior
 from kova_rl.filter.evidence import CHUNK, Evidence, inverse_lower
 from kova_rl.filter.layout import Segment, dimension
 from kova_rl.filter.step import State, Update, cholesky
-
-if TYPE_CHECKING:
-    from kova_rl.filter.evolution import Evolution
 
 ROUNDS = 2
 """Of subspace iteration in a step."""
@@ -60,11 +58,13 @@ class LowRank(Covariance):
     prior: Prior = 1.0
     dtype: torch.dtype | None = None
 
+    accepts: ClassVar[Accepted] = {Unchanged: ANY, Leak: ANY, Restart: ANY}
+
     def __post_init__(self) -> None:
         check_whole("rank", self.rank, least=0)
         super().__post_init__()
 
-    def init(self, segments: Sequence[Segment], like: Tensor) -> State:
+    def init(self, segments: Sequence[Segment], like: Tensor, kind: type[Change]) -> State:
         d = dimension(segments)
         return {
             "diagonal": torch.ones(d, dtype=like.dtype, device=like.device),
@@ -72,11 +72,9 @@ class LowRank(Covariance):
             "squares": torch.zeros(d, dtype=like.dtype, device=like.device),  # rows of W, squared
         }
 
-    def step(
-        self, state: State, evolution: Evolution, memory: State, evidence: Evidence, lr: float
-    ) -> Update:
+    def step(self, state: State, change: Change, evidence: Evidence, lr: float) -> Update:
         noise, r, work = evidence.noise, self.rank, evidence.workspace
-        eta = evolution.leak(memory)
+        eta = change.eta if isinstance(change, Leak) else 0.0
         keep = (1 - eta) ** 0.5
         W, squares = state["factor"], state["squares"]
         leaked = state["diagonal"].mul(1 - eta).add_(eta)

@@ -9,6 +9,7 @@ from torch import nn
 
 from kova_rl import Kova, covariance, evolution, observation
 from kova_rl.defaults import settle
+from kova_rl.filter.covariance.isotropic import Isotropic
 from kova_rl.lab.training.names import check_name
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ FILTER = ("lr", "eta", "covariance", "rank", "evolution", "observation", "prior"
 COVARIANCES: dict[str, type[covariance.Covariance]] = {
     "diagonal": covariance.Diagonal,
     "full": covariance.Full,
-    "isotropic": covariance.Isotropic,
+    "isotropic": Isotropic,
     "layer-blocks": covariance.LayerBlocks,
     "low-rank": covariance.LowRank,
     "neuron-blocks": covariance.NeuronBlocks,

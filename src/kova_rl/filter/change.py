@@ -1,0 +1,78 @@
+r"""What an evolution does to P between two updates, as a value that every filter can read.
+
+Coordinates are whitened, so that the prior ``P_0`` is the identity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class Change:
+    """One prediction ``P -> P-``. A structure says which kinds it can make."""
+
+    bounded = True
+    """Whether ``P- <= P_0`` follows from ``P <= P_0``, after the update at the latest."""
+
+    def grown(self, variance: float) -> float:
+        """The largest variance after the prediction, given that before it."""
+        return variance
+
+
+@dataclass(frozen=True)
+class Unchanged(Change):
+    """``P- = P``."""
+
+
+@dataclass(frozen=True)
+class Leak(Change):
+    """``P-^-1 = (1-eta) P^-1 + eta I``."""
+
+    eta: float
+
+
+@dataclass(frozen=True)
+class Scaled(Change):
+    """``P- = factor P`` with a factor of at least 1."""
+
+    factor: float
+
+    bounded = False
+
+    def grown(self, variance: float) -> float:
+        return self.factor * variance
+
+
+@dataclass(frozen=True)
+class Shifted(Change):
+    """``P- = scale P + shift I``."""
+
+    scale: float
+    shift: float
+
+    @property
+    def bounded(self) -> bool:  # type: ignore[override]
+        return self.scale + self.shift <= 1.0
+
+    def grown(self, variance: float) -> float:
+        return self.scale * variance + self.shift
+
+
+@dataclass(frozen=True)
+class Directional(Change):
+    """Grows by ``1/(1 - eta)`` in the directions that the batch observes, or less (``bounded``)."""
+
+    eta: float
+    bounded: bool = True
+
+
+@dataclass(frozen=True)
+class Restart(Change):
+    """``P- = variance I``: nothing is carried over."""
+
+    variance: float
+
+    bounded = False
+
+    def grown(self, variance: float) -> float:
+        return self.variance

@@ -1,0 +1,105 @@
+r"""Blocks kept as matrices: for those that grow by a multiple of the prior, and for large ones."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kova_rl.errors import NotPositiveDefinite
+from kova_rl.filter.change import Change, Scaled, Shifted
+from kova_rl.filter.covariance.parts.base import Part
+
+REST = 16
+"""Units in the last place of its correlations that a stored P forgets at each step."""
+
+TILE = 1024
+"""Rows of a large matrix that are updated at a time, one triangle of it alone."""
+
+
+class Matrices(Part):
+    r"""P itself, block by block; symmetric to the bit, because one triangle is computed and mirrored.
+
+    The last digits of a stored P mean nothing. So a step forgets a few of its correlations' and none of its
+    variances', ``P- = kept P + diag(own)``, and no target counts as more exact than the rounding of
+    ``h' diag(P) h``. Together these keep P positive definite; the smallest variance that a direction can
+    have is about ``eps`` times that of its weights. :class:`Roots` has no such limit.
+
+    Args:
+        stored: count x size x size.
+        start: First coordinate.
+        kept: See above.
+        own: See above, of length count * size.
+    """
+
+    def __init__(self, stored: Tensor, start: int = 0, kept: float = 1.0, own: Tensor | None = None) -> None:
+        super().__init__(stored, start)
+        self.kept, self.own = kept, own
+
+    def predicted(self, change: Change, step: int) -> Matrices:
+        scale, shift = 1.0, 0.0
+        if isinstance(change, Shifted):
+            scale, shift = change.scale, change.shift
+        elif isinstance(change, Scaled):
+            scale = change.factor
+        rest = REST * torch.finfo(self.stored.dtype).eps
+        own = self.variances().clamp_(max=1.0).mul_(scale * rest).add_(shift)
+        return Matrices(self.stored, self.start, scale * (1 - rest), own)
+
+    def observe(self, H: Tensor, out: Tensor) -> Tensor:
+        if self.count == 1:
+            torch.mm(self.stored[0], H[0], out=out[0])
+        else:
+            torch.bmm(self.stored, H, out=out)
+        if self.own is not None:
+            out.mul_(self.kept).addcmul_(H, self.own.view(self.count, self.size, 1))
+        return out
+
+    def gram(self, H: Tensor, B: Tensor) -> Tensor:
+        M = H.flatten(0, 1).T @ B.flatten(0, 1)
+        return M.add(M.T).mul_(0.5)
+
+    def moved(self, U: Tensor, z: Tensor) -> Tensor:
+        return (U @ z).flatten()
+
+    def commit(self, U: Tensor, c: Tensor) -> None:
+        P, left = self.stored, U * c
+        if self.count == 1:
+            _add_symmetric(P[0], left[0], U[0], self.kept)
+        else:
+            P.baddbmm_(left, U.mT, beta=self.kept)
+            P.copy_(torch.add(P, P.mT).mul_(0.5))
+        if self.own is not None:
+            P.diagonal(dim1=1, dim2=2).add_(self.own.view(self.count, self.size))
+
+    def floor(self, H: Tensor, M: Tensor) -> float:
+        variances = self.kept * self.variances() + (0.0 if self.own is None else self.own)
+        squares = torch.linalg.vecdot(H, H).flatten()
+        return REST * torch.finfo(H.dtype).eps * float(squares.dot(variances))
+
+    def variances(self) -> Tensor:
+        return self.stored.diagonal(dim1=1, dim2=2).reshape(-1).clone()
+
+    def draw(self, normal: Tensor) -> Tensor:
+        lower, failed = torch.linalg.cholesky_ex(self.stored)
+        if failed.any():
+            raise NotPositiveDefinite(
+                f"a covariance block of size {self.size} is not positive definite, so that no weights "
+                "can be drawn from it. Use dtype=torch.float64, or covariance.LowRank."
+            )
+        return torch.bmm(lower, normal)
+
+
+def _add_symmetric(P: Tensor, left: Tensor, right: Tensor, kept: float) -> None:
+    """``P <- kept P + left right'``, of which one triangle is computed and mirrored."""
+    starts = range(0, len(P), TILE)
+    for i in starts:
+        for j in starts:
+            if j > i:
+                break
+            rows, cols = slice(i, i + TILE), slice(j, j + TILE)
+            tile = torch.addmm(P[rows, cols], left[rows], right[cols].T, beta=kept)
+            if i == j:
+                tile = tile.add(tile.T).mul_(0.5)
+            else:
+                P[cols, rows] = tile.T
+            P[rows, cols] = tile
