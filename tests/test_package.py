@@ -189,6 +189,13 @@ def test_the_documentation_builds(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "filter.html").read_text()
     assert "blocks up to 512" in page
+    assert page.count("<math ") > 30
+    assert "<mn>1</mn><mn>2</mn></mfrac>" in re.sub(r"\s+", "", page), "one half, not 12 over what follows"
+    for path in tmp_path.rglob("*.html"):
+        text = path.read_text()
+        assert not re.search(r'<(script|link|img)[^>]* (src|href)="(https?:)?//', text), f"{path} loads"
+        shown = re.sub(r"<pre.*?</pre>|<code.*?</code>", "", text, flags=re.DOTALL)
+        assert not re.search(r"\\(\(|\[|frac|theta|begin)", shown), f"{path} shows LaTeX"
 
 
 def test_the_benchmark_times_what_it_says() -> None:

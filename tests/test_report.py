@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from kova_rl.cli import main
-from kova_rl.lab.report import DamagedRun, aggregates, read, report, table
+from kova_rl.lab.report import DamagedRun, aggregates, curves, read, report, table
 from kova_rl.lab.report.curves import mean_std
 from kova_rl.lab.report.groups import baseline, group, normalised, shared
 from kova_rl.lab.report.summary import EVERYWHERE, best, finals, improvements, overheads
@@ -88,7 +88,7 @@ def printed(directory):
 
 def caption(directory, figure):
     """Of a figure on the page."""
-    page = report(directory).read_text().split(f'<figure id="{figure}">')[1]
+    page = report(directory).read_text().split(f'<figure id="{figure}"')[1]
     return page.split("<figcaption>")[1].split("</figcaption>")[0]
 
 
@@ -388,6 +388,33 @@ class TestSummary:
         assert "One seed has no interval." in text
         assert "nan" not in re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL)
 
+    def test_one_seed_is_not_headlined_as_a_probability(self, tmp_path):
+        for critic, final in (("kova", 20.0), ("adam", 10.0)):
+            end_at(write_run(tmp_path, "ppo", "Hopper-v5", critic, 0), final)
+        head = report(tmp_path).read_text().split("<nav")[0]
+        assert "ended above Adam (Hopper-v5, 1 seed). One seed cannot tell a difference from chance" in head
+        assert "with probability" not in head
+
+    def test_one_seed_is_drawn_once(self, tmp_path):
+        """Mean and interquartile mean of a run are the run, and its score is 0 or 1 by definition."""
+        write_runs(tmp_path, ("ppo",), ENVIRONMENTS[:1], ("kova", "adam"), 1)
+        names = re.findall(r'<figure id="([^"]+)"', report(tmp_path).read_text())
+        assert names == ["curves_ppo_mean", "policy_ppo", "improvement", "times"]
+        assert "One seed has no band." in caption(tmp_path, "curves_ppo_mean")
+
+    def test_settings_of_a_critic_have_colours_of_their_own(self, tmp_path):
+        for eta in (0.1, 0.01, 0.001):
+            write_run(tmp_path, "ppo", "Hopper-v5", "kova", 0, eta=eta)
+        (figure,) = curves.curves(group(read(tmp_path)))
+        assert len({key.colour for key in figure.keys}) == 3
+        page = report(tmp_path).read_text()
+        drawn = page.split('<figure id="curves_ppo_mean"')[1].split("</figure>")[0]
+        dots = page.split('id="finals"')[1].split("</table>")[0]
+        for part in (drawn.split('class="panels"')[0], drawn.split('class="panels"')[1], dots):
+            assert set(re.findall(r"var\((--kova[^)]*)\)", part)) == {"--kova", "--kova-dark", "--kova-light"}
+        named = {name for part in (drawn, dots) for name in re.findall(r"var\((--[^)]*)\)", part)}
+        assert all(f"{name}:" in page for name in named)
+
 
 class TestTable:
     def test_prints_the_tables(self, small):
@@ -441,7 +468,7 @@ class TestReport:
             _, values = g.curves_of("policy entropy")
             assert (values == 2).all()
             assert g.curves_of("explained variance")[1].size == 0
-        drawn = report(tmp_path).read_text().split('<figure id="policy_ppo">')[1].split("</figure>")[0]
+        drawn = report(tmp_path).read_text().split('<figure id="policy_ppo"')[1].split("</figure>")[0]
         panels = re.findall(r'<svg role="img" aria-label="([^"]+)"', drawn)
         assert panels == [f"Swimmer-v5: {name}" for name in ("policy entropy", "policy loss", "value loss")]
 
@@ -632,6 +659,27 @@ class TestInABrowser:
         )
         assert paper > 200 > 60 > ink
         assert dark_ink > 200 > 60 > dark_paper
+
+    @pytest.mark.parametrize("environments", [1, 2, 4])
+    def test_few_panels_fill_the_page(self, chromium, tmp_path, environments):
+        write_runs(tmp_path, ("ppo",), ENVIRONMENTS[:environments], ("kova", "adam"), 2)
+        write_runs(tmp_path, ("sac",), ENVIRONMENTS[:1], ("kova", "adam"), 1)
+        page = chromium.new_page(viewport={"width": 1280, "height": 900})
+        page.goto(report(tmp_path).as_uri())
+        for section in ("curves", "policy", "improvement", "environments"):
+            for row in page.locator(f"#section-{section} .figures").all():
+                boxes = [part.bounding_box() for part in row.locator(".panels svg, figcaption").all()]
+                right = max(box["x"] + box["width"] for box in boxes)
+                assert right > 1000, f"{section} ends at {right} of 1280"
+        page.close()
+
+    def test_a_phone_shows_the_probability_and_says_that_tables_scroll(self, opened):
+        page = opened(viewport={"width": 400, "height": 800})
+        box = page.locator("#improvements tbody td:nth-child(4)").first.bounding_box()
+        assert page.locator("#improvements thead th:nth-child(4)").inner_text().startswith("P(better")
+        assert box["x"] + box["width"] <= 400
+        assert page.locator("[data-for=improvements] .hint").is_visible()
+        assert not opened(viewport={"width": 1280, "height": 800}).locator(".hint:visible").count()
 
     def test_fits_a_phone(self, opened):
         page = opened(viewport={"width": 360, "height": 740})

@@ -55,7 +55,7 @@ class KFAC(torch.optim.Optimizer):
 
     .. math::
         N &= Q_G \big[ (Q_G' D Q_A) / (d_G d_A' + \lambda) \big] Q_A', \quad
-        \nu = \min\Big(1, \sqrt{\kappa / (\alpha^2 \textstyle\sum \langle N, D \rangle)}\Big), \\
+        \nu = \min\Big(1, \sqrt{\kappa / (\alpha^2 {\textstyle\sum} \langle N, D \rangle)}\Big), \\
         M &\leftarrow \mu M + \nu N, \quad \theta \leftarrow \theta - \alpha (1 - \mu) M
 
     The factor :math:`1 - \mu` is that of the released ACKTRs: a step is an average of clipped natural

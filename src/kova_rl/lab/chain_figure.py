@@ -14,6 +14,8 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 COLOURS = ["#0b6e8f", "#58a4b0", "#9bd1c9", "#8f8f8f", "#d1495b", "#e58c5a", "#edae49"]
+LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 8.5, "ncols": 4}
+"""Outside of the axes, where it covers no curve."""
 
 
 def draw(path: Path, results: list[Result], truth: Tensor, updates: int) -> None:
@@ -42,7 +44,7 @@ def _belief(axes: Any, at: int, belief: Any, truth: Tensor, first: bool) -> None
     axes.spines[["top", "right"]].set_visible(False)
     if first:
         axes.set_ylabel("value")
-        axes.legend(frameon=False, fontsize=8, loc="upper left")
+        axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", **LEGEND)
 
 
 def _errors(axes: Any, results: list[Result], updates: int) -> None:
@@ -55,4 +57,4 @@ def _errors(axes: Any, results: list[Result], updates: int) -> None:
     )
     axes.set(yscale="log", xlabel="update", ylabel="value error (RMS)", ylim=(0.01, 1.2), xlim=(1, updates))
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8, ncols=2, loc="lower left")
+    axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", **LEGEND)

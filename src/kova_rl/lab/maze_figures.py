@@ -54,7 +54,7 @@ def curves(axes: Any, all_series: Sequence[Series], colours: Sequence[str]) -> N
         )
         axes.plot(series.steps, mean, color=c, lw=1.8, label=series.name)
     axes.set(xlabel="step", ylim=(0, 1.03), xlim=(0, all_series[0].steps[-1]))
-    axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k" if x else "0")
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k" if x >= 1000 else f"{x:g}")
     axes.spines[["top", "right"]].set_visible(False)
 
 
@@ -81,11 +81,12 @@ def fig1(stem: Path, all_series: list[Series], title: str) -> None:
     seen: dict[str, int] = {}
     colours = [colour(series.name, seen) for series in all_series]
     figure, (left, middle, right) = plt.subplots(
-        1, 3, figsize=(13, 4), width_ratios=[1.5, 1, 1], layout="constrained"
+        1, 3, figsize=(13, 4.4), width_ratios=[1.5, 1, 1], layout="constrained"
     )
     curves(left, all_series, colours)
     left.set(title="(a) success rate, mean and standard deviation", ylabel="success rate")
-    left.legend(fontsize=7.5, loc="lower right", framealpha=0.85, edgecolor="none")
+    lines, names = left.get_legend_handles_labels()
+    figure.legend(lines, names, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     bars(middle, all_series, colours, [float(np.median(series.milliseconds)) for series in all_series])
     middle.set(title="(b) processor time a step", xlabel="milliseconds")
     bars(right, all_series, colours, [float(series.passes.mean()) for series in all_series])

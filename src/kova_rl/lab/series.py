@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from kova_rl.lab.maze import Run, run_file
@@ -102,12 +105,17 @@ def cells(series: Series) -> tuple[str, ...]:
 
 
 def table(title: str, all_series: Sequence[Series]) -> Table:
-    """For the terminal."""
-    out = Table(title=title)
-    for i, heading in enumerate(HEADINGS):
-        out.add_column(heading, justify="left" if i in (0, 5) else "right", no_wrap=i == 0)
-    for series in all_series:
-        out.add_row(*cells(series))
+    """For the terminal: numbers stay on one line at 80 columns, and what broke down is told below."""
+    rows = [cells(series) for series in all_series]
+    broke = "\n".join(f"{row[0]} broke down: {row[-1]}" for row in rows if row[-1])
+    look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "show_edge": False}
+    out = Table(title=title, caption=broke or None, caption_style="", caption_justify="left", **look)
+    for i, heading in enumerate(HEADINGS[:-1]):
+        width = max(len(row[i]) for row in rows)
+        shown = textwrap.fill(heading, max(6, width), break_long_words=False)
+        out.add_column(shown, justify="left" if i == 0 else "right", overflow="fold", no_wrap=i > 0)
+    for row in rows:
+        out.add_row(*map(escape, row[:-1]))
     return out
 
 

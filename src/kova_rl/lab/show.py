@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.animation import FuncAnimation, PillowWriter
-from matplotlib.colors import ListedColormap
+from matplotlib.colors import Colormap, ListedColormap
 from numpy.typing import NDArray
 
 from kova_rl.envs.layout import MOVES, Layout
@@ -22,7 +22,9 @@ from matplotlib import pyplot as plt
 
 __all__ = ["Beliefs", "greedy_path", "read", "show"]
 
-WALL, PATH, START = "#26293a", "#e2574c", "#f2b266"
+WALL, FLOOR, PATH, START = "#26293a", "#f4f4f0", "#e2574c", "#f2b266"
+VALUE, SPREAD = ("viridis", 0.3, 1.0), ("magma_r", 0.0, 0.55)
+"""Colour maps, each from where to where: without their dark ends, which look like walls."""
 FRAME_MS = 220
 
 
@@ -72,6 +74,11 @@ def greedy_path(maze: Layout, q: NDArray[np.float32], start: int) -> tuple[list[
     return cells, True
 
 
+def shades(name: str, low: float, high: float) -> Colormap:
+    """A part of a colour map."""
+    return ListedColormap(plt.get_cmap(name)(np.linspace(low, high, 256)))
+
+
 def panels(axes: Any, beliefs: Beliefs, at: int, limits: tuple[float, float, float]) -> list[Any]:
     """Value, standard deviation and greedy path at one look; returns the two images."""
     maze, q, std = beliefs.layout, beliefs.mean[at], beliefs.std[at]
@@ -83,11 +90,11 @@ def panels(axes: Any, beliefs: Beliefs, at: int, limits: tuple[float, float, flo
     spread = np.where(known, std[cells, best], np.nan).reshape(maze.shape)
     images = []
     for panel, data, colours, low, high in (
-        (axes[0], value, "viridis", limits[0], limits[1]),
-        (axes[1], spread, "magma_r", 0.0, limits[2]),
+        (axes[0], value, VALUE, limits[0], limits[1]),
+        (axes[1], spread, SPREAD, 0.0, limits[2]),
     ):
         _floor(panel, maze)
-        images.append(panel.imshow(data, cmap=colours, vmin=low, vmax=high))
+        images.append(panel.imshow(data, cmap=shades(*colours), vmin=low, vmax=high))
     if np.isnan(spread).all():
         panel_text = {"ha": "center", "va": "center", "fontsize": 9, "color": "#666666"}
         axes[1].text(0.5, 0.5, "no error bars", transform=axes[1].transAxes, **panel_text)
@@ -97,9 +104,15 @@ def panels(axes: Any, beliefs: Beliefs, at: int, limits: tuple[float, float, flo
 
 def _floor(panel: Any, maze: Layout) -> None:
     panel.clear()
-    panel.imshow(maze.free.reshape(maze.shape), cmap=ListedColormap([WALL, "#f4f4f0"]), vmin=0, vmax=1)
+    panel.imshow(maze.free.reshape(maze.shape), cmap=ListedColormap([WALL, FLOOR]), vmin=0, vmax=1)
     bottom, right = (x - 1 for x in maze.shape)
-    panel.text(right, bottom, "exit", ha="center", va="center", fontsize=6.5, color="#2d7a46", weight="bold")
+    sign = {
+        "fontsize": 6.5,
+        "color": "#2d7a46",
+        "weight": "bold",
+        "bbox": {"fc": FLOOR, "ec": "none", "pad": 1},
+    }
+    panel.text(right, bottom, "exit", ha="center", va="center", **sign)
     panel.set(xticks=[], yticks=[])
 
 
@@ -116,9 +129,8 @@ def _policy(panel: Any, maze: Layout, q: NDArray[np.float32]) -> None:
     path_rows, path_columns = np.divmod(np.array(path), maze.shape[1])
     panel.plot(path_columns, path_rows, color=PATH, lw=2.5, solid_capstyle="round")
     panel.plot(path_columns[0], path_rows[0], "o", color=START, ms=7, mec=PATH)
-    panel.set_xlabel(
-        f"exit in {len(path) - 1} moves" if solved else f"stuck after {len(path) - 1} moves", fontsize=8
-    )
+    moves = f"{len(path) - 1} move{'' if len(path) == 2 else 's'}"
+    panel.set_xlabel(f"exit in {moves}" if solved else f"stuck after {moves}", fontsize=8)
 
 
 def _limits(beliefs: Beliefs) -> tuple[float, float, float]:

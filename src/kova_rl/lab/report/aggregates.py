@@ -97,7 +97,8 @@ def _scores(groups: Sequence[Group]) -> tuple[dict[str, Scores], str]:
     out, said = {}, []
     for algorithm, labels in found.items():
         kept, environments = shared(labels)
-        if not kept:
+        most = max((sum(len(labels[label][name]) for name in environments) for label in kept), default=0)
+        if most < 2:  # a single run of each has neither a mean nor a profile
             continue
         out[algorithm] = {label: {name: labels[label][name] for name in environments} for label in kept}
         left = []

@@ -37,7 +37,7 @@ def iqm_interval(values: Array) -> tuple[Array, Array, Array]:
 
 
 def curves(groups: Sequence[Group]) -> list[Figure]:
-    """Two figures for each algorithm: as in the paper, and with intervals."""
+    """Two figures for each algorithm: as in the paper, and with intervals; one if no critic has two seeds."""
     out = []
     for algorithm in dict.fromkeys(g.algorithm for g in groups):
         every = [g for g in groups if g.algorithm == algorithm]
@@ -45,6 +45,10 @@ def curves(groups: Sequence[Group]) -> list[Figure]:
         if own:
             name = algorithm.upper()
             text = "Return over the last 100 episodes, unnormalised. "
+            if max(len(g.scored) for g in own) == 1:
+                once = f"{text}{about(every)} One seed has no band."
+                out.append(_figure("mean", f"{name}: return", once, own, mean_std))
+                continue
             title = f"{name}: mean and standard deviation"
             bands = f"{text}Bands: one sample standard deviation. {about(every)}"
             out.append(_figure("mean", title, bands, own, mean_std))

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from html import escape
+from itertools import groupby
+
+from kova_rl.lab.report.groups import CRITICS
 
 __all__ = ["Cell", "number", "rows", "text"]
 
@@ -29,19 +32,26 @@ def number(value: float | None, form: str = ",.1f") -> Cell:
     return f"{value:{form}}".replace("-", "\N{MINUS SIGN}"), f"{value:.6g}", "number"
 
 
-def dotted(label: str, critic: str) -> Cell:
-    """A label beside the colour of its critic."""
+def dotted(label: str, colour: str) -> Cell:
+    """A label beside its colour."""
     return (
-        f'<span class="dot" style="background:{variable(critic)}"></span>{escape(label)}',
+        f'<span class="dot" style="background:{colour}"></span>{escape(label)}',
         escape(label),
         "wide" if len(label) > 40 else "",
     )
 
 
-def variable(critic: str) -> str:
-    """The page's colour of a critic."""
-    known = ("kova", "memoryless", "adam", "kfac")
-    return f"var(--{critic if critic in known else 'other'})"
+def variable(critic: str, index: int = 0) -> str:
+    """The page's colour of a critic, and of each of its settings in turn.
+
+    Example:
+        >>> variable("kova"), variable("kova", 1), variable("mine", 2)
+        ('var(--kova)', 'var(--kova-dark)', 'var(--other-light)')
+    """
+    return f"var(--{critic if critic in CRITICS else 'other'}{SHADES[index % len(SHADES)]})"
+
+
+HINT = '<span class="soft hint" hidden>more columns: scroll the table sideways \N{RIGHTWARDS ARROW}</span>'
 
 
 def rows(name: str, heads: Sequence[str], cells: Iterable[Sequence[Cell]], what: str) -> str:
@@ -59,7 +69,7 @@ def rows(name: str, heads: Sequence[str], cells: Iterable[Sequence[Cell]], what:
     return f"""<div class="tools" data-for="{name}"><label for="{name}-filter">Filter</label>
 <input type="search" id="{name}-filter" placeholder="words in any column" autocomplete="off">
 <span class="soft"><output for="{name}-filter" aria-live="polite">{len(found)}</output>
-{escape(what)}</span></div>
+{escape(what)}</span>{HINT}</div>
 <div class="scroll" role="region" aria-label="{escape(what)}" tabindex="0"><table class="rows" id="{name}">
 <thead><tr>{head}</tr></thead><tbody>
 {body}
@@ -74,25 +84,36 @@ MARKS = {
 }
 """Paths of matplotlib's markers, in a box of 35 x 10."""
 HOLLOW = ' fill="none"'
+SHADES = ("", "-dark", "-light")
+"""Ends of the names of a critic's colours in the style sheet."""
 
 
 def legend(entries: Iterable[tuple[str, str, str, str]]) -> str:
-    """Labels, each with its critic, the dashes of its line if it has one, and its marker if it has one."""
+    """Labels, each with its colour, the dashes of its line if it has one, and its marker if it has one."""
     items = []
-    for label, critic, dashes, marker in entries:
+    for label, colour, dashes, marker in entries:
         line = (
             f'<path d="M0 5H35" fill="none" stroke-width="3" stroke-dasharray="{dashes}"/>' if dashes else ""
         )
         mark = f'<path d="{MARKS[marker[0]]}"{HOLLOW if "hollow" in marker else ""}/>' if marker else ""
-        drawn = f'<g style="stroke:{variable(critic)};fill:{variable(critic)}">{line}{mark}</g>'
+        drawn = f'<g style="stroke:{colour};fill:{colour}">{line}{mark}</g>'
         items.append(f'<li><svg viewBox="0 0 35 10" aria-hidden="true">{drawn}</svg>{escape(label)}</li>')
     return f'<ul class="legend">{"".join(items)}</ul>'
 
 
-def figure(name: str, title: str, legend: str, panels: Sequence[str], caption: str, command: str) -> str:
-    """Panels that flow with the width of the page, and what made them."""
-    return f"""<figure id="{escape(name)}"><h3>{escape(title)}</h3>{legend}
+def figure(
+    name: str, title: str, legend: str, panels: Sequence[str], across: int, caption: str, command: str
+) -> str:
+    """Panels, so many across where the page is wide enough, and what made them."""
+    kind = ' class="single"' if across == 1 else ""
+    return f"""<figure id="{escape(name)}"{kind} style="--across:{across}"><h3>{escape(title)}</h3>{legend}
 <div class="panels">{"".join(panels)}</div>
 <figcaption>{escape(caption)} Made by <code>{escape(command)}</code>:
 <a href="figures/{escape(name)}.png">PNG</a>, <a href="figures/{escape(name)}.pdf">PDF</a>.
 </figcaption></figure>"""
+
+
+def flow(figures: Iterable[str]) -> str:
+    """Figures below each other; those of a single panel that follow each other, side by side."""
+    single = groupby(figures, lambda drawn: 'class="single"' in drawn.split(">")[0])
+    return "\n".join(f'<div class="figures">{"".join(found)}</div>' for _, found in single)

@@ -36,4 +36,7 @@ for (const table of document.querySelectorAll("table.rows")) {
   };
   field.addEventListener("input", filter);
   filter();
+  const scroll = table.parentElement;
+  const hint = () => (tools.querySelector(".hint").hidden = scroll.scrollWidth <= scroll.clientWidth + 1);
+  new ResizeObserver(hint).observe(scroll); // a phone turns, a list opens
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -10,7 +11,7 @@ import kova_rl
 from kova_rl.lab import coverage
 from kova_rl.lab.report import html
 from kova_rl.lab.report.groups import Group
-from kova_rl.lab.report.html import Cell, dotted, number, text
+from kova_rl.lab.report.html import Cell, dotted, number, text, variable
 from kova_rl.lab.report.reading import RunRecord
 from kova_rl.lab.report.summary import CHOSEN, EVERYWHERE, Final, Improvement, Overhead, best
 
@@ -19,13 +20,28 @@ __all__ = ["page"]
 HERE = Path(__file__).parent
 
 
-def _finals(finals: Sequence[Final]) -> str:
+Colours = Mapping[tuple[str, str], str]
+"""By algorithm and label."""
+
+
+def _colours(groups: Sequence[Group]) -> dict[tuple[str, str], str]:
+    """As in the learning curves, where the settings of a critic have colours in turn."""
+    out: dict[tuple[str, str], str] = {}
+    seen: Counter[tuple[str, str]] = Counter()
+    for g in groups:
+        if (g.algorithm, g.label) not in out:
+            out[g.algorithm, g.label] = variable(g.critic, seen[g.algorithm, g.critic])
+            seen[g.algorithm, g.critic] += 1
+    return out
+
+
+def _finals(finals: Sequence[Final], colours: Colours) -> str:
     heads = ("environment", "algorithm", "critic", "mean", "std", "IQM", "95% low", "high", "seeds", "steps")
     cells: list[list[Cell]] = []
     for row in finals:
         g = row.group
         cells.append(
-            [text(g.environment), text(g.algorithm), dotted(g.label, g.critic)]
+            [text(g.environment), text(g.algorithm), dotted(g.label, colours[g.algorithm, g.label])]
             + [number(x) for x in (row.mean, row.std, row.iqm, row.low, row.high)]
             + [number(len(g.final), "d"), number(g.steps, ",d"), number(g.seconds)]
             + [number(g.count("failed"), "d")]
@@ -34,16 +50,17 @@ def _finals(finals: Sequence[Final]) -> str:
     return f"""<p>Mean over the last 100 episodes at the end of training, unnormalised; mean and sample
 standard deviation over the seeds. IQM: their interquartile mean, with a 95% bootstrap interval.
 {note}</p>
-{html.rows("finals", (*heads, "seconds", "failed"), cells, "settings")}{_best(finals)}"""
+{html.rows("finals", (*heads, "seconds", "failed"), cells, "settings")}{_best(finals, colours)}"""
 
 
-def _best(finals: Sequence[Final]) -> str:
+def _best(finals: Sequence[Final], colours: Colours) -> str:
     """Nothing if no critic has several settings."""
     cells = []
     for row in best(finals):
         g, second = row.first.group, row.second
+        colour = colours[g.algorithm, g.label]
         cells.append(
-            [text(g.environment), text(g.algorithm), dotted(g.critic, g.critic), text(g.settings)]
+            [text(g.environment), text(g.algorithm), dotted(g.critic, colour), text(g.settings)]
             + [number(x) for x in (row.first.iqm, row.first.low, row.first.high)]
             + [text(second.group.settings), number(second.iqm), number(len(g.final), "d")]
             + [number(row.tried, "d")]
@@ -55,36 +72,37 @@ def _best(finals: Sequence[Final]) -> str:
     return f"<h3>Best settings</h3><p>{CHOSEN}</p>{table}"
 
 
-def _improvements(rows: Sequence[Improvement]) -> str:
+def _improvements(rows: Sequence[Improvement], colours: Colours) -> str:
     if not rows:
         return "<p>There is no critic beside Adam in the same algorithm and environment yet.</p>"
     cells = [
         (
             text(r.algorithm),
-            dotted(r.label, r.critic),
+            dotted(r.label, colours[r.algorithm, r.label]),
             text(r.where),
-            number(r.seeds, "d"),
-            number(r.failed, "d"),
             number(r.probability, ".2f"),
             (r.span.strip(), number(r.low)[1], "number"),
+            number(r.seeds, "d"),
+            number(r.failed, "d"),
         )
         for r in rows
     ]
-    heads = ("algorithm", "critic", "environment", "seeds", "failed", "P(better than Adam)", "95% interval")
+    heads = ("algorithm", "critic", "environment", "P(better than Adam)", "95% interval", "seeds", "failed")
     return html.rows("improvements", heads, cells, "comparisons")
 
 
-def _overheads(rows: Sequence[Overhead]) -> str:
+def _overheads(rows: Sequence[Overhead], colours: Colours) -> str:
     if not rows:
         return "<p>There is no critic beside Adam whose time could be compared yet.</p>"
     forms = (",.3f", ",.3f", "+,.0f", "+d")
     cells = [
-        [text(r.group.algorithm), dotted(r.group.label, r.group.critic), text(r.group.environment)]
+        [text(g.algorithm), dotted(g.label, colours[g.algorithm, g.label]), text(g.environment)]
         + [
             number(x, form)
             for x, form in zip((r.milliseconds, r.adam, r.percent, r.paper), forms, strict=True)
         ]
         for r in rows
+        for g in [r.group]
     ]
     heads = (
         "algorithm",
@@ -126,7 +144,7 @@ def _runs(runs: Sequence[RunRecord], made: Sequence[str]) -> str:
             text(r.status, "failed" if r.status == "failed" else ""),
             text(r.environment),
             text(r.algorithm),
-            dotted(r.critic, r.critic),
+            dotted(r.critic, variable(r.critic)),
             number(r.seed, "d"),
             number(r.final_return),
             number(r.seconds),
@@ -137,6 +155,13 @@ def _runs(runs: Sequence[RunRecord], made: Sequence[str]) -> str:
     by = f"<p>The runs were made by</p>{listed}" if made else ""
     table = html.rows("runs", heads, cells, "runs")
     return f"{by}<details><summary>List of {len(runs)} runs</summary>{table}</details>"
+
+
+def _once(row: Improvement) -> str:
+    """How a comparison of single runs came out; it has no probability to speak of."""
+    if row.environments == 1:
+        return {1.0: "ended above Adam", 0.0: "ended below Adam"}.get(row.probability, "ended as Adam did")
+    return f"ended above Adam in {row.probability * row.environments:g} of {row.environments} environments"
 
 
 def _headline(rows: Sequence[Improvement]) -> str:
@@ -150,10 +175,11 @@ def _headline(rows: Sequence[Improvement]) -> str:
             seeds = "1 seed" if row.seeds == 1 else f"{row.seeds} seeds"
             if row.failed:
                 seeds += f", {row.failed} failed {'run' if row.failed == 1 else 'runs'} left out"
-            said.append(
-                f"<li>{escape(row.algorithm.upper())}, {escape(row.label)}: ends above Adam with probability "
-                f"<b>{row.probability:.2f}</b>{row.span} ({escape(row.where)}, {seeds}).</li>"
-            )
+            where = f"({escape(row.where)}, {seeds})"
+            found = f"ends above Adam with probability <b>{row.probability:.2f}</b>{row.span} {where}."
+            if row.seeds == 1:
+                found = f"{_once(row)} {where}. One seed cannot tell a difference from chance: run several."
+            said.append(f"<li>{escape(row.algorithm.upper())}, {escape(row.label)}: {found}</li>")
     return f"<ul>{''.join(said)}</ul>" if said else ""
 
 
@@ -177,13 +203,14 @@ def page(
         commands: The one that made the page, then those that made the runs, if known.
     """
     finals, improvements, overheads = tables
+    colours = _colours(groups)
     sections = {
-        "finals": ("Final returns", _finals(finals)),
+        "finals": ("Final returns", _finals(finals, colours)),
         "curves": ("Learning curves", figures["curves"]),
         "policy": ("Critic and policy", figures["policy"]),
-        "improvement": ("Improvement on Adam", figures["improvement"] + _improvements(improvements)),
+        "improvement": ("Improvement on Adam", figures["improvement"] + _improvements(improvements, colours)),
         "environments": ("Over environments", figures["environments"]),
-        "times": ("Running times", figures["times"] + _overheads(overheads)),
+        "times": ("Running times", figures["times"] + _overheads(overheads, colours)),
         "failures": ("Failed and unfinished runs", _failed(runs)),
         "all": ("All runs", _runs(runs, commands[1:])),
     }

@@ -14,9 +14,11 @@ import matplotlib
 
 from kova_rl.lab import files
 from kova_rl.lab.report.groups import rank
+from kova_rl.lab.report.html import variable
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.lines import Line2D
 
 __all__ = ["COLOURS", "Figure", "Key", "Panel", "grid_files", "inline"]
@@ -24,6 +26,8 @@ __all__ = ["COLOURS", "Figure", "Key", "Panel", "grid_files", "inline"]
 COLOURS = {"kova": "#0072b2", "memoryless": "#7f7f7f", "adam": "#d55e00", "kfac": "#009e73"}
 """Okabe and Ito's, which the colour-blind can tell apart, and a grey."""
 OTHER = "#cc79a7"
+SHADES = ((0.0, 0.0), (0.0, 0.45), (1.0, 0.45))
+"""Of a critic's settings, in turn: towards which grey, and how far."""
 INK, RULE = "#010203", "#010204"
 """In SVG, replaced by the page's own colours of text and of lines."""
 DASHES = ("", "6 2", "1.5 1.5", "6 2 1.5 2")
@@ -45,6 +49,18 @@ BASE: dict[Any, Any] = {
 }
 
 
+def shaded(colour: str, index: int) -> str:
+    """The colour of a critic's setting.
+
+    Example:
+        >>> shaded("#0072b2", 0), shaded("#0072b2", 1), shaded("#0072b2", 2)
+        ('#0072b2', '#003f62', '#73b1d5')
+    """
+    grey, share = SHADES[index % len(SHADES)]
+    red, green, blue = ((1 - share) * x + share * grey for x in to_rgb(colour))
+    return str(to_hex((red, green, blue)))
+
+
 @dataclass(frozen=True)
 class Key:
     """How one label is drawn, in every panel and in the legend."""
@@ -52,11 +68,11 @@ class Key:
     label: str
     critic: str
     index: int = 0
-    """Among the labels of its critic: the first is a plain line, the others are dashed or marked."""
+    """Among the labels of its critic: the first is a plain line, the others are shaded, dashed or marked."""
 
     @property
     def colour(self) -> str:
-        return COLOURS.get(self.critic, OTHER)
+        return shaded(COLOURS.get(self.critic, OTHER), self.index)
 
     @property
     def dashes(self) -> str:
@@ -135,7 +151,13 @@ class Figure:
     dots: bool = False
     """Whether it has points in place of lines."""
     columns: int = 3
-    """Of panels in the files; in the page they flow."""
+    """Of panels at most; in the page they flow."""
+
+    @property
+    def across(self) -> int:
+        """Columns of panels, so that rows are about as long."""
+        rows = -(-len(self.panels) // self.columns)
+        return -(-len(self.panels) // rows)
 
 
 def _colours(ink: str, rule: str) -> dict[Any, Any]:
@@ -175,8 +197,9 @@ def inline(panel: Panel, prefix: str) -> str:
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{prefix}-", svg)
-    named = {INK: "currentColor", RULE: "var(--rule)", OTHER: "var(--other)"}
-    named |= {colour: f"var(--{critic})" for critic, colour in COLOURS.items()}
+    named = {INK: "currentColor", RULE: "var(--rule)"}
+    for critic, colour in (COLOURS | {"other": OTHER}).items():
+        named |= {shaded(colour, i): variable(critic, i) for i in range(len(SHADES))}
     for colour, name in named.items():
         svg = svg.replace(colour, name)
     inner = svg[svg.index(">") + 1 :]
@@ -186,7 +209,7 @@ def inline(panel: Panel, prefix: str) -> str:
 
 def grid_files(figure: Figure, stem: Path) -> None:
     """All panels in one picture, as PNG and PDF, on white."""
-    columns = min(len(figure.panels), figure.columns)
+    columns = figure.across
     rows = -(-len(figure.panels) // columns)
     longest = max(len(key.label) for key in figure.keys)
     in_legend = max(1, int(PANEL[0] * columns / (0.6 + 0.075 * longest)))

@@ -61,11 +61,12 @@ def report(directory: Path) -> Path:
             for f in found:
                 style.grid_files(f, directory / "figures" / f.name)
                 drawings = (("", k.mark) if f.dots else (k.dashes or "none", k.marker) for k in f.keys)
-                legend = html.legend((k.label, k.critic, *d) for k, d in zip(f.keys, drawings, strict=True))
+                named = ((k.label, html.variable(k.critic, k.index)) for k in f.keys)
+                legend = html.legend((*n, *d) for n, d in zip(named, drawings, strict=True))
                 panels = [style.inline(panel, f"{f.name}-{i}") for i, panel in enumerate(f.panels)]
-                parts.append(html.figure(f.name, f.title, legend, panels, f.caption, command))
+                parts.append(html.figure(f.name, f.title, legend, panels, f.across, f.caption, command))
                 progress.advance(task)
-            drawn[section] = "\n".join(parts) or "<p>Nothing to draw yet.</p>"
+            drawn[section] = html.flow(parts) or "<p>Nothing to draw yet.</p>"
     path = directory / "report.html"
     title = f"Report on {directory.resolve().name}"
     files.write(path, page(title, runs, groups, tables, drawn, (command, *read_commands(directory))).encode())
