@@ -310,6 +310,33 @@ class TestStudy:
         assert "The best on the 10x10 maze, 60 steps" in report
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("demo", "--seeds", "1", "--steps", "100"),
+        ("reproduce", "fig1", "--seeds", "1", "--steps", "60"),
+        ("show", "chain", "--seeds", "1", "--updates", "30"),
+        ("evaluate", "--task", "boyan", "--critics", "lstd", "--seeds", "1", "--samples", "160"),
+    ],
+)
+def test_hints_name_the_extra(
+    words: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for module in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, module)
+    for module in ("show", "maze_figures", "chain_figure", "evaluation.figure"):
+        monkeypatch.delitem(sys.modules, f"kova_rl.lab.{module}", raising=False)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    out = tmp_path / "runs [1]"
+    cli.main([*words, "--out", str(out)])
+    printed = capsys.readouterr().out
+    assert "without matplotlib: pip install 'kova-rl[plots]'" in printed
+    assert str(out) in printed or words[:2] == ("show", "chain")
+
+
 def test_the_lab_needs_no_matplotlib_until_it_draws() -> None:
     check = (
         "import sys, kova_rl.cli, kova_rl.lab.reproduce, kova_rl.lab.study;"

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from kova_rl import cli
 from kova_rl.lab.training.commands import read_commands
 from kova_rl.lab.training.config import RunConfig
 from kova_rl.lab.training.grid import expand, read_sweep
@@ -322,6 +323,21 @@ def test_the_command_skips_what_is_finished(tmp_path: Path, capsys: pytest.Captu
     with pytest.raises(ValueError, match="is no list; quote its strings"):
         SweepRuns(str(file), tmp_path / "runs", set=("critic=[adam,kova]",)).run()
     assert len(read_commands(tmp_path / "runs")) == 1, "those that made or found runs"
+
+
+def test_without_stable_baselines3_nothing_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "stable_baselines3", None)
+    file = tmp_path / "sweep.toml"
+    file.write_text(SWEEP)
+    said = "kova: training needs Stable-Baselines3 and sb3-contrib: pip install 'kova-rl[sb3]'\n"
+    for words in (["sweep", str(file)], ["train", "ppo", "CartPole-v1"]):
+        with pytest.raises(SystemExit, match="2"):
+            cli.main([*words, "--out", str(tmp_path / "runs")])
+        shown = capsys.readouterr()
+        assert (shown.out.strip(), shown.err) == ("", said)
+    assert not list((tmp_path / "runs").iterdir())
 
 
 def test_an_interrupted_run_is_listed_as_started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from kova_rl.lab.terminal import say
 from kova_rl.lab.training.sweep import Entry, Sweep
 
 __all__ = ["Dashboard", "report"]
@@ -74,7 +75,7 @@ def report(sweep: Sweep, console: Console) -> None:
     before = sum(entry.before for entry in done)
     known = f" ({before} of them before)" if before else ""
     failed, busy = sweep.of("failed"), sweep.of("busy")
-    console.print(f"{len(done)} of {len(sweep.entries)} runs done{known}, {len(failed)} failed: {sweep.root}")
+    say(console, f"{len(done)} of {len(sweep.entries)} runs done{known}, {len(failed)} failed: {sweep.root}")
     for entry in busy:
         console.print(f"[yellow]busy[/] {escape(entry.message)}", soft_wrap=True)
     for entry in failed:
@@ -86,4 +87,4 @@ def report(sweep: Sweep, console: Console) -> None:
             indented = "\n".join(f"  | {line}" for line in entry.log.splitlines()[-8:])
             console.print(Text(f"  the end of its log:\n{indented}"), soft_wrap=True)
     if failed or busy or sweep.of("waiting", "running"):
-        console.print("The same command again makes what is missing, and only that.")
+        say(console, "The same command again makes what is missing, and only that.")

@@ -12,7 +12,9 @@ from rich.console import Console
 from rich.live import Live
 
 from kova_rl.filter.checks import check_whole
+from kova_rl.lab.imports import require_sb3
 from kova_rl.lab.pool import cores
+from kova_rl.lab.terminal import say
 from kova_rl.lab.training.backend import Backend
 from kova_rl.lab.training.commands import add_command
 from kova_rl.lab.training.config import RunConfig, check_fields, unflatten
@@ -113,7 +115,7 @@ class SweepRuns:
             with Live(Dashboard(sweep), console=console, transient=True, refresh_per_second=2):
                 sweep.supervise(backend)
         except KeyboardInterrupt:
-            console.print("Stopped. The same command goes on from the last checkpoint of each run.")
+            say(console, "Stopped. The same command goes on from the last checkpoint of each run.")
             return True
         return False
 
@@ -134,12 +136,14 @@ class SweepRuns:
             if sweep.of("failed", "busy"):
                 report(sweep, console)
             tried += batch
-            console.print(f"{len(tried)} of {search.trials} proposals tried")
+            say(console, f"{len(tried)} of {search.trials} proposals tried")
         console.print(ranking(tried))
         if any(proposal.score is None for proposal in tried):
             raise SystemExit(1)
 
     def _backend(self, waiting: int) -> Backend:
+        if self.on in ("processes", "ray"):  # a cluster has libraries of its own
+            require_sb3("training")
         if self.on == "processes":
             from kova_rl.lab.training.processes import Processes
 
@@ -155,5 +159,5 @@ def listed(sweep: Sweep, console: Console) -> None:
         store, status = Store(sweep.root, entry.config), str(entry.status)
         if status == "waiting":
             status = "failed" if store.failure() else "started" if store.started else "missing"
-        console.print(f"{status:8} {entry.config.name}", soft_wrap=True, highlight=False)
-    console.print(f"{len(sweep.of('done'))} of {len(sweep.entries)} done")
+        say(console, f"{status:8} {entry.config.name}")
+    say(console, f"{len(sweep.of('done'))} of {len(sweep.entries)} done")

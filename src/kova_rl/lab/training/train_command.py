@@ -12,6 +12,7 @@ import tyro
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from kova_rl.lab.terminal import say
 from kova_rl.lab.training.commands import add_command
 from kova_rl.lab.training.config import ALGORITHMS, RunConfig
 from kova_rl.lab.training.live import number
@@ -148,7 +149,7 @@ class Train:
                 raise ValueError(str(error)) from None
             except KeyboardInterrupt:
                 where = "the last checkpoint" if store.started else "the start: there is no checkpoint yet"
-                console.print(f"Stopped. The same command goes on from {where}.")
+                say(console, f"Stopped. The same command goes on from {where}.")
                 raise SystemExit(130) from None
             except Exception as error:
                 message, see = explained(error, store.path), ""
@@ -157,9 +158,10 @@ class Train:
                     see = f", see {store.path / 'failure.json'}"
                 raise ValueError(f"the run failed{see}: {message}") from error
         add_command(self.out, self._words())
-        console.print(
+        say(
+            console,
             f"{config.algorithm} on {config.environment} with {config.critic}: return "
             f"{number(summary['final_return'])} after {summary['steps']:,} steps, {summary['seconds']:.0f} s"
             + (", finished before" if before else ""),
         )
-        console.print(f"log.jsonl, summary.json and model.zip: {store.path}", soft_wrap=True)
+        say(console, f"log.jsonl, summary.json and model.zip: {store.path}")
