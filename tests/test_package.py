@@ -46,6 +46,24 @@ def test_the_readmes_commands_are_in_the_makefile() -> None:
     assert "make test" in (ROOT / ".ci" / "run").read_text()
 
 
+def test_the_runs_that_the_documents_show_are_there() -> None:
+    from kova_rl.lab.show import read
+
+    texts = [path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))]
+    shown = [words for text in texts for words in re.findall(r"kova show (maze\d+)([^`,\n]*)", text)]
+    assert len(shown) >= 2
+    for maze, run in shown:
+        assert len(read(maze, ROOT / run.strip()).steps) > 1
+
+
+def test_each_block_about_mazes_runs_by_itself() -> None:
+    text = (ROOT / "docs" / "mazes.md").read_text().replace("10_000", "50")
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.S)
+    assert len(blocks) >= 2
+    for block in blocks:
+        subprocess.run([sys.executable, "-c", block], check=True)
+
+
 def test_versions_agree(capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["--version"])
     assert capsys.readouterr().out == f"kova {kova_rl.__version__}\n"

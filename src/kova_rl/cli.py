@@ -59,8 +59,8 @@ class Demo:
 class Reproduce:
     """Reproduce a figure of the paper: its runs, the figure as PNG and PDF, and a table.
 
-    smoke takes a minute and shows that everything works; desk takes some minutes to an evening on 2 cores;
-    paper is the original protocol. The same command again makes only what is not finished.
+    On 2 cores smoke takes two to four minutes and shows that everything works; desk takes some minutes to an
+    evening; paper is the original protocol. The same command again makes only what is not finished.
 
     fig1 and fig2 are mazes, and why asks what decides fig2 (not in the paper); fig3, ablation, times and grid
     are sweeps on MuJoCo, which also get one page, report.html.
