@@ -19,7 +19,7 @@ from kova_rl.lab import files, pool, stats, study
 from kova_rl.lab.critics import Adam, Filtered, Temporal
 from kova_rl.lab.maze import Run, run, run_file
 from kova_rl.lab.reproduce import FIG1, FIG2
-from kova_rl.lab.series import gather
+from kova_rl.lab.series import gather, markdown
 from kova_rl.lab.show import greedy_path
 from kova_rl.lab.study_table import Entry
 
@@ -131,9 +131,26 @@ class TestBootstrap:
 
     def test_it_is_deterministic_and_refuses_nonsense(self) -> None:
         assert stats.bootstrap([1.0, 5.0, 2.0]) == stats.bootstrap([1.0, 5.0, 2.0])
-        assert stats.bootstrap([2.0]) == (2.0, 2.0)
         with pytest.raises(ValueError, match="one number a seed"):
             stats.bootstrap([])
+
+
+class TestOneRule:
+    def test_a_deviation_is_of_a_sample(self) -> None:
+        assert stats.deviation([1.0, 3.0]) == pytest.approx(np.sqrt(2))
+        assert stats.with_deviation([0.0, 1.0]) == "0.50 ± 0.71"
+
+    def test_one_seed_has_neither_deviation_nor_interval(self, tmp_path: Path) -> None:
+        assert np.isnan(stats.deviation([2.0]))
+        assert np.isnan(stats.bootstrap([2.0])).all()
+        jobs = [Run("Adam", "maze4", Adam(), seed, 100, tmp_path) for seed in range(2)]
+        for job in jobs:
+            run(job, lambda n: None)
+        one = markdown("one", gather(jobs[:1])).splitlines()[-1]
+        assert "±" not in one
+        assert "[" not in one
+        two = gather(jobs)[0]
+        assert f"± {two.final.std(ddof=1):.2f} |" in markdown("two", [two])
 
 
 class TestRuns:

@@ -131,7 +131,7 @@ def reproduce(
         DRAW = {}
     summarise(
         jobs,
-        f"{experiment.title}, {steps:,} steps, {seeds} seeds",
+        f"{experiment.title}, {steps:,} steps, {seeds} seed{'s' if seeds > 1 else ''}",
         out / name,
         DRAW.get(name),
         console,
