@@ -11,11 +11,16 @@ from rich.console import Console
 
 from kova_rl.filter.checks import check_choice, check_whole
 from kova_rl.lab import files
+from kova_rl.lab.arguments import Count, Real, Whole
+from kova_rl.lab.evaluation.critics import CRITICS
 from kova_rl.lab.imports import import_module, require_sb3
 from kova_rl.lab.terminal import say
 
 if TYPE_CHECKING:
     from kova_rl.lab.evaluation.runs import Panel
+
+
+WHICH = f"Of {', '.join(CRITICS)}; all that are quick if none is named."
 
 
 @dataclass
@@ -30,15 +35,14 @@ class Evaluate:
     """A random walk, a grid with slips, or Boyan's chain."""
     condition: Literal["on-policy", "off-policy", "deterministic", "switch", "all"] = "on-policy"
     """Who walks: the policy, another one, one without chance, or one whose truth changes half-way."""
-    critics: tuple[str, ...] = ()
-    """Which critics; all that are quick if none is named."""
-    samples: int = 10_000
+    critics: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...", help=WHICH)] = ()
+    samples: Whole = 10_000
     """Transitions that each critic sees; networks make an update every 8."""
-    seeds: int = 3
+    seeds: Whole = 3
     """How many seeds are averaged."""
     out: Path = Path("evaluate")
     """Folder for the data, the tables and the pictures. Runs that are in it already are not made again."""
-    workers: int | None = None
+    workers: Count = None
     """Processes; one a core if not given."""
     env: str | None = None
     """Your own environment, by its registered name, in place of --task and --condition."""
@@ -50,16 +54,15 @@ class Evaluate:
     """Load a --policy that Stable-Baselines3 itself saved: such files can run code, so know who wrote it."""
     import_: Annotated[str | None, tyro.conf.arg(name="import")] = None
     """A module to import first, which registers --env."""
-    gamma: float = 0.99
+    gamma: Real = 0.99
     """Discount in --env."""
-    rollouts: int = 8
+    rollouts: Whole = 8
     """Returns from each state of --env that are averaged for the truth, if it can be copied."""
     stochastic: bool = False
     """Draw the actions of --policy in place of the most likely ones."""
 
     def run(self) -> None:
         """Run what is missing, print the tables, and save all."""
-        from kova_rl.lab.evaluation.critics import CRITICS
         from kova_rl.lab.evaluation.protocol import STEP
 
         check_whole("--seeds", self.seeds, least=1)
