@@ -320,10 +320,16 @@ def test_a_return_that_was_cut_is_left_out() -> None:
         rollouts.from_episodes(limited(), lambda _: 0, 0.99, seed=0, states=2)
 
 
-def test_a_policy_in_ones_own_environment() -> None:
+def test_a_policy_in_ones_own_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("kova_rl.lab.terminal.EVERY", 0.0)
     critics = ("kova", "lstd")
     panel = evaluate(Stairs, down, gamma=0.9, samples=1_600, seeds=2, critics=critics, states=10, rollouts=20)
     assert panel.task == "Stairs"
+    said = capsys.readouterr().out
+    assert "Stairs, walking: 100 steps" in said
+    assert "Stairs, Kova, seed 1: 1,600 of 1,600 samples" in said
     assert "standard error of the truth" in panel.note
     for name in critics:
         assert panel.stack(name, "error")[:, -1].mean() < 0.35
@@ -482,7 +488,9 @@ def test_kova_evaluate_explains_itself_and_refuses_politely(capsys: pytest.Captu
     with pytest.raises(SystemExit) as stop:
         cli.main(["evaluate", "--help"])
     assert stop.value.code == 0
-    assert "--import" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "--import" in shown
+    assert all(name in shown for name in CRITICS)
     with pytest.raises(SystemExit) as stop:
         cli.main(["evaluate", "--env", "CartPol-v1", "--policy", "x.zip"])
     assert stop.value.code == 2

@@ -88,6 +88,13 @@ class TestPool:
         ]
         assert pool.run_all(square, [], title="t", ticks=0) == []
 
+    def test_without_a_terminal_it_says_how_far_it_is(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr("kova_rl.lab.terminal.EVERY", 0.0)
+        pool.run_all(square, [1, 2], title="squares", ticks=2, workers=1)
+        assert "squares: 100%, 2 of 2 runs" in capsys.readouterr().out
+
     def test_an_error_reaches_the_caller(self) -> None:
         with pytest.raises(ValueError, match="-1 is below 0"):
             pool.run_all(square, [1, -1, 2], title="t", ticks=3, workers=1)

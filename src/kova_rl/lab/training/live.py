@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from kova_rl.lab.terminal import say
-from kova_rl.lab.training.sweep import Entry, Sweep
+from kova_rl.lab.training.labels import labels
+from kova_rl.lab.training.sweep import Sweep
 
 __all__ = ["Dashboard", "report"]
 
@@ -24,6 +25,7 @@ class Dashboard:
 
     def __init__(self, sweep: Sweep) -> None:
         self._sweep = sweep
+        self._labels = labels(sweep.runs)
         self._began = time.monotonic()
         self._steps = sum(entry.step for entry in sweep.entries)
 
@@ -34,7 +36,9 @@ class Dashboard:
         running = self._sweep.of("running")
         for entry in running[:ROWS]:
             share = f"{entry.step:,} of {entry.config.steps:,}"
-            table.add_row(label(entry), share, duration(entry.left), number(entry.last_return))
+            table.add_row(
+                Text(self._labels[entry.config.name]), share, duration(entry.left), number(entry.last_return)
+            )
         if len(running) > ROWS:
             table.add_row(f"and {len(running) - ROWS} more")
         return Group(table, Text(self.line()))
@@ -54,11 +58,6 @@ class Dashboard:
         open_runs = self._sweep.of("waiting", "running")
         steps = sum(max(0, entry.config.steps - entry.step) for entry in open_runs)
         return steps * (time.monotonic() - self._began) / made
-
-
-def label(entry: Entry) -> str:
-    """What a run is, without its hash."""
-    return entry.config.name.rpartition("_")[0].replace("_", " ")
 
 
 def duration(seconds: float | None) -> str:
