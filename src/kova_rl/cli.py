@@ -27,7 +27,7 @@ DESCRIPTION = """Value functions with error bars for deep reinforcement learning
 examples:
   kova demo                                   Kova, Adam and KTD learn a maze, in a minute
   kova evaluate                               policy evaluation where the truth is known
-  kova evaluate --env CartPole-v1 --policy runs/ppo_CartPole-v1_.../model.zip
+  kova evaluate --env CartPole-v1 --policy runs/ppo_cartpole-v1_.../model.zip
   kova train ppo Swimmer-v5 --critic kova     one run, which goes on where it was stopped
   kova sweep mine.toml --jobs 4 --out runs    many runs: lists in the file multiply out
   kova report runs                            their curves and tables, as one page

@@ -35,7 +35,9 @@ class Evaluate:
     """A random walk, a grid with slips, or Boyan's chain."""
     condition: Literal["on-policy", "off-policy", "deterministic", "switch", "all"] = "on-policy"
     """Who walks: the policy, another one, one without chance, or one whose truth changes half-way."""
-    critics: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...", help=WHICH)] = ()
+    critics: Annotated[
+        tuple[str, ...], tyro.conf.arg(metavar="NAME ...", help=WHICH, help_behavior_hint="")
+    ] = ()
     samples: Whole = 10_000
     """Transitions that each critic sees; networks make an update every 8."""
     seeds: Whole = 3
