@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from kova_rl import Kova, cli, covariance, evolution, observation
+from kova_rl import Kova, cli, covariance, evolution, observation, sb3
 from kova_rl.lab.evaluation import environment, evaluate, evaluate_one, rollouts
 from kova_rl.lab.evaluation.command import Evaluate
 from kova_rl.lab.evaluation.critics import CRITICS, Problem, build, describe
@@ -22,7 +23,10 @@ from kova_rl.lab.evaluation.sequential import LSTD
 from kova_rl.lab.evaluation.tasks import CONDITIONS, TASKS, phases
 from kova_rl.lab.evaluation.transitions import Transitions
 from kova_rl.lab.evaluation.walk import Walker
+from kova_rl.lab.training.run import train
+from kova_rl.lab.training.store import Store
 from kova_rl.sb3 import policy as sb3_policy
+from tests.runs import ppo
 
 EVERY = [(task, condition) for task in TASKS for condition in CONDITIONS]
 
@@ -316,10 +320,16 @@ def test_a_return_that_was_cut_is_left_out() -> None:
         rollouts.from_episodes(limited(), lambda _: 0, 0.99, seed=0, states=2)
 
 
-def test_a_policy_in_ones_own_environment() -> None:
+def test_a_policy_in_ones_own_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("kova_rl.lab.terminal.EVERY", 0.0)
     critics = ("kova", "lstd")
     panel = evaluate(Stairs, down, gamma=0.9, samples=1_600, seeds=2, critics=critics, states=10, rollouts=20)
     assert panel.task == "Stairs"
+    said = capsys.readouterr().out
+    assert "Stairs, walking: 100 steps" in said
+    assert "Stairs, Kova, seed 1: 1,600 of 1,600 samples" in said
     assert "standard error of the truth" in panel.note
     for name in critics:
         assert panel.stack(name, "error")[:, -1].mean() < 0.35
@@ -374,7 +384,7 @@ def test_the_command_takes_a_saved_model(
     tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings: dict[str, Any] = {"samples": 400, "seeds": 1, "critics": ("kova", "adam"), "gamma": 0.9}
-    command = Evaluate(env="CartPole-v1", policy=model, out=tmp_path, **settings)
+    command = Evaluate(env="CartPole-v1", policy=model, algorithm="PPO", trust=True, out=tmp_path, **settings)
     command.run()
     printed = capsys.readouterr().out
     assert "CartPole-v1" in printed
@@ -399,20 +409,88 @@ def test_the_command_says_what_is_wrong(tmp_path: Path, model: Path, monkeypatch
     refused(
         "algorithm must be one of A2C.*did you mean PPO", env="CartPole-v1", policy=model, algorithm="PPP"
     )
-    refused("could not be loaded as a model of SAC", env="CartPole-v1", policy=model, algorithm="SAC")
+    refused("can run code.*add --trust", env="CartPole-v1", policy=model, algorithm="PPO")
+    refused("does not say by which algorithm: add --algorithm", env="CartPole-v1", policy=model, trust=True)
+    wrong: dict[str, Any] = {"env": "CartPole-v1", "policy": model, "algorithm": "SAC", "trust": True}
+    refused("could not be loaded as a model of SAC", **wrong)
     refused("--import must name a module", env="CartPole-v1", policy=model, import_="not_a_module_of_ours")
     refused("--critics must be one of", critics=("kofa",))
     refused("--samples must be a whole number, at least 160", samples=10)
     monkeypatch.setitem(sys.modules, "stable_baselines3", None)
-    with pytest.raises(ValueError, match="pip install 'kova-rl"):
-        sb3_policy.load(model, "PPO")
+    refused(
+        r"--policy needs Stable-Baselines3 .*pip install 'kova-rl\[sb3\]'", env="CartPole-v1", policy=model
+    )
+
+
+OWN = {
+    **dict.fromkeys(("KovaA2C", "KovaPPO", "KovaTRPO", "ACKTR", "KovaDQN"), "CartPole-v1"),
+    **dict.fromkeys(("KovaDDPG", "KovaSAC", "KovaTD3"), "Pendulum-v1"),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_what_kova_saved_is_loaded_by_either_name_or_none(name: str, tmp_path: Path) -> None:
+    saved: Any = getattr(sb3, name)("MlpPolicy", OWN[name], policy_kwargs={"net_arch": [8]}, seed=0)
+    saved.save(tmp_path / "model")
+    plain = name.removeprefix("Kova")
+    observation = saved.observation_space.sample()
+    for algorithm in (None, name, plain, plain.lower()):
+        found = sb3_policy.load(tmp_path / "model.zip", algorithm)
+        assert type(found.model) is type(saved)
+        np.testing.assert_array_equal(
+            found.predict(observation)[0], saved.predict(observation, deterministic=True)[0]
+        )
+    with pytest.raises(ValueError, match=f"holds a model of {name}, not of TQC"):
+        sb3_policy.load(tmp_path / "model.zip", "TQC")
+
+
+@pytest.mark.parametrize("name", sb3_policy.HOSTS)
+def test_what_the_host_saved_is_loaded_if_it_is_trusted(name: str, tmp_path: Path) -> None:
+    cls: Any = getattr(importlib.import_module(sb3_policy.HOSTS[name]), name)
+    env = "CartPole-v1" if name in ("A2C", "ARS", "DQN", "PPO", "QRDQN", "TRPO") else "Pendulum-v1"
+    saved = cls("MlpPolicy", env, policy_kwargs={"net_arch": [8]}, seed=0)
+    saved.save(tmp_path / "model")
+    with pytest.raises(ValueError, match="add --trust"):
+        sb3_policy.load(tmp_path / "model.zip", name)
+    found = sb3_policy.load(tmp_path / "model", f"Kova{name}", trust=True)
+    observation = saved.observation_space.sample()
+    np.testing.assert_array_equal(
+        found.predict(observation)[0], saved.predict(observation, deterministic=True)[0]
+    )
+
+
+def test_the_policy_of_a_run_sees_what_it_saw_in_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = ppo(steps=256)
+    train(config, tmp_path)
+    path = Store(tmp_path, config).path / "model.zip"
+    found = sb3_policy.load(path)
+    venv: Any = sb3.KovaPPO.load(path, env=gymnasium.make("CartPole-v1")).get_env()
+    observation = np.array([1.0, -2.0, 0.1, 3.0], np.float32)
+    np.testing.assert_array_equal(found._seen(observation), venv.normalize_obs(observation))
+    assert not np.array_equal(found._seen(observation), observation)
+    small = ["--samples", "160", "--seeds", "1", "--critics", "kova", "--gamma", "0.9"]
+    cli.main(
+        ["evaluate", "--env", "CartPole-v1", "--policy", str(path), *small, "--out", str(tmp_path / "e")]
+    )
+    assert "your policy" in capsys.readouterr().out
+
+
+def test_a_model_whose_schedule_was_a_lambda_can_be_evaluated(tmp_path: Path) -> None:
+    model = sb3.KovaPPO("MlpPolicy", "CartPole-v1", learning_rate=lambda left: 1e-3 * left)
+    with pytest.warns(UserWarning, match="load will ask"):
+        model.save(tmp_path / "model")
+    assert sb3_policy.load(tmp_path / "model").identity == sb3_policy.SavedPolicy(model, {}).identity
 
 
 def test_kova_evaluate_explains_itself_and_refuses_politely(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         cli.main(["evaluate", "--help"])
     assert stop.value.code == 0
-    assert "--import" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "--import" in shown
+    assert all(name in shown for name in CRITICS)
     with pytest.raises(SystemExit) as stop:
         cli.main(["evaluate", "--env", "CartPol-v1", "--policy", "x.zip"])
     assert stop.value.code == 2

@@ -19,7 +19,7 @@ from kova_rl.lab import files, pool, stats, study
 from kova_rl.lab.critics import Adam, Filtered, Temporal
 from kova_rl.lab.maze import Run, run, run_file
 from kova_rl.lab.reproduce import FIG1, FIG2
-from kova_rl.lab.series import gather
+from kova_rl.lab.series import gather, markdown
 from kova_rl.lab.show import greedy_path
 from kova_rl.lab.study_table import Entry
 
@@ -88,6 +88,13 @@ class TestPool:
         ]
         assert pool.run_all(square, [], title="t", ticks=0) == []
 
+    def test_without_a_terminal_it_says_how_far_it_is(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr("kova_rl.lab.terminal.EVERY", 0.0)
+        pool.run_all(square, [1, 2], title="squares", ticks=2, workers=1)
+        assert "squares: 100%, 2 of 2 runs" in capsys.readouterr().out
+
     def test_an_error_reaches_the_caller(self) -> None:
         with pytest.raises(ValueError, match="-1 is below 0"):
             pool.run_all(square, [1, -1, 2], title="t", ticks=3, workers=1)
@@ -131,9 +138,26 @@ class TestBootstrap:
 
     def test_it_is_deterministic_and_refuses_nonsense(self) -> None:
         assert stats.bootstrap([1.0, 5.0, 2.0]) == stats.bootstrap([1.0, 5.0, 2.0])
-        assert stats.bootstrap([2.0]) == (2.0, 2.0)
         with pytest.raises(ValueError, match="one number a seed"):
             stats.bootstrap([])
+
+
+class TestOneRule:
+    def test_a_deviation_is_of_a_sample(self) -> None:
+        assert stats.deviation([1.0, 3.0]) == pytest.approx(np.sqrt(2))
+        assert stats.with_deviation([0.0, 1.0]) == "0.50 ± 0.71"
+
+    def test_one_seed_has_neither_deviation_nor_interval(self, tmp_path: Path) -> None:
+        assert np.isnan(stats.deviation([2.0]))
+        assert np.isnan(stats.bootstrap([2.0])).all()
+        jobs = [Run("Adam", "maze4", Adam(), seed, 100, tmp_path) for seed in range(2)]
+        for job in jobs:
+            run(job, lambda n: None)
+        one = markdown("one", gather(jobs[:1])).splitlines()[-1]
+        assert "±" not in one
+        assert "[" not in one
+        two = gather(jobs)[0]
+        assert f"± {two.final.std(ddof=1):.2f} |" in markdown("two", [two])
 
 
 class TestRuns:
@@ -308,6 +332,33 @@ class TestStudy:
         assert "boyan, on-policy" in report
         assert "ranked among themselves" in report
         assert "The best on the 10x10 maze, 60 steps" in report
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("demo", "--seeds", "1", "--steps", "100"),
+        ("reproduce", "fig1", "--seeds", "1", "--steps", "60"),
+        ("show", "chain", "--seeds", "1", "--updates", "30"),
+        ("evaluate", "--task", "boyan", "--critics", "lstd", "--seeds", "1", "--samples", "160"),
+    ],
+)
+def test_hints_name_the_extra(
+    words: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for module in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, module)
+    for module in ("show", "maze_figures", "chain_figure", "evaluation.figure"):
+        monkeypatch.delitem(sys.modules, f"kova_rl.lab.{module}", raising=False)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    out = tmp_path / "runs [1]"
+    cli.main([*words, "--out", str(out)])
+    printed = capsys.readouterr().out
+    assert "without matplotlib: pip install 'kova-rl[plots]'" in printed
+    assert str(out) in printed or words[:2] == ("show", "chain")
 
 
 def test_the_lab_needs_no_matplotlib_until_it_draws() -> None:

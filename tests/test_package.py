@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
+import platform
 import re
 import subprocess
 import sys
@@ -46,12 +48,65 @@ def test_the_readmes_commands_are_in_the_makefile() -> None:
     assert "make test" in (ROOT / ".ci" / "run").read_text()
 
 
+def test_the_runs_that_the_documents_show_are_there() -> None:
+    from kova_rl.lab.show import read
+
+    texts = [path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))]
+    shown = [words for text in texts for words in re.findall(r"kova show (maze\d+)([^`,\n]*)", text)]
+    assert len(shown) >= 2
+    for maze, run in shown:
+        assert len(read(maze, ROOT / run.strip()).steps) > 1
+
+
+def test_each_block_about_mazes_runs_by_itself() -> None:
+    text = (ROOT / "docs" / "mazes.md").read_text().replace("10_000", "50")
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.S)
+    assert len(blocks) >= 2
+    for block in blocks:
+        subprocess.run([sys.executable, "-c", block], check=True)
+
+
 def test_versions_agree(capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["--version"])
     assert capsys.readouterr().out == f"kova {kova_rl.__version__}\n"
     assert f"version: {kova_rl.__version__}" in (ROOT / "CITATION.cff").read_text()
     cli.main(["info"])
-    assert f"torch {torch.__version__}" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"torch {torch.__version__}" in shown
+    for name in ("stable-baselines3", "gymnasium", "mujoco"):
+        assert f"{name} {importlib.metadata.version(name)}\n" in shown
+    assert f"system {platform.platform()}\n" in shown
+
+
+def test_a_pipe_that_is_closed_is_no_error() -> None:
+    command = [sys.executable, "-m", "kova_rl.cli", "--help"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as kova:
+        assert kova.stdout is not None
+        assert kova.stderr is not None
+        kova.stdout.close()
+        assert kova.stderr.read() == b""
+    assert kova.returncode == 141
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("train ppo CartPole-v1 --steps abc", "--steps: expected a number, such as 0.1 or 1e6, got 'abc'"),
+        ("train ppo CartPole-v1 --seed 1.5", "--seed: expected a whole number, such as 3 or 1e6, got '1.5'"),
+        ("train ppo CartPole-v1 --decay maybe", "--decay: expected True or False, got 'maybe'"),
+        ("train ppo CartPole-v1 --network 64 x", "--network: expected a whole number"),
+        ("demo --steps abc", "--steps: expected a whole number"),
+        ("reproduce fig1 --seeds many", "--seeds: expected a whole number"),
+    ],
+)
+def test_what_is_no_number_is_refused_in_words(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(words.split())
+    shown = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert said in shown
+    assert "no type matching" not in shown
 
 
 def test_the_command_line_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import os
@@ -39,7 +40,7 @@ from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, Line
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 
 from kova_rl import Kova, covariance, evolution, observation
-from kova_rl.sb3 import archive, registry
+from kova_rl.sb3 import KovaPPO, archive, registry
 from kova_rl.sb3.codec import decode, encode
 from kova_rl.sb3.saving import SafeSaving
 from kova_rl.sb3.settings import KovaSettings
@@ -478,7 +479,7 @@ def rewrite(path: Path, member: str, content: bytes) -> None:
 
 
 class TestRefusals:
-    def test_a_lambda_is_refused_and_custom_objects_carry_it(self, tmp_path: Path) -> None:
+    def test_a_lambda_is_left_out_and_load_asks_for_it(self, tmp_path: Path) -> None:
         model = SafePPO(
             "MlpPolicy",
             envs("CartPole-v1"),
@@ -486,12 +487,16 @@ class TestRefusals:
             learning_rate=lambda progress: 1e-3 * progress,
             clip_range=lambda _: 0.25,
         )
-        with pytest.raises(TypeError, match="custom_objects") as caught:
+        with pytest.warns(UserWarning, match="load will ask") as caught:
             model.save(tmp_path / "model")
-        assert "learning_rate is of type function" in str(caught.value)
-        assert "clip_range.value_schedule is of type function" in str(caught.value)
-        assert not list(tmp_path.iterdir())
-        model.save(tmp_path / "model", exclude=["learning_rate", "clip_range"])
+        said = " ".join(str(warning.message) for warning in caught)
+        assert "learning_rate is of type function" in said
+        assert "clip_range.value_schedule is of type function" in said
+        asked = (
+            r"left out of the file: load\(path, custom_objects=\{'learning_rate': ..., 'clip_range': ...\}"
+        )
+        with pytest.raises(ValueError, match=asked):
+            SafePPO.load(tmp_path / "model")
         own = {"learning_rate": lambda progress: 2e-3 * progress, "clip_range": ConstantSchedule(0.5)}
         again: Any = SafePPO.load(tmp_path / "model", custom_objects=own)
         assert again.lr_schedule(0.5) == 1e-3
@@ -503,8 +508,10 @@ class TestRefusals:
             pass
 
         model = SafePPO("MlpPolicy", envs("CartPole-v1"), policy_kwargs={"activation_fn": OwnTanh})
-        with pytest.raises(TypeError, match=r"policy_kwargs\.activation_fn is of type class OwnTanh"):
+        with pytest.warns(UserWarning, match=r"policy_kwargs\.activation_fn is of type class OwnTanh"):
             model.save(tmp_path / "model")
+        with pytest.raises(ValueError, match="policy_kwargs left out"):
+            SafePPO.load(tmp_path / "model")
         registry.register("tests.OwnTanh", OwnTanh)
         model.save(tmp_path / "model")
         assert SafePPO.load(tmp_path / "model").policy_kwargs["activation_fn"] is OwnTanh
@@ -691,6 +698,31 @@ class TestFiles:
         other = build("SAC")
         other.set_parameters(str(tmp_path / "model"))
         same(other.get_parameters(), model.get_parameters())
+
+    def test_a_lambda_does_not_end_a_run_at_its_first_checkpoint(self, tmp_path: Path) -> None:
+        settings: dict[str, Any] = {"policy_kwargs": SMALL, "n_steps": 16, "batch_size": 16, "seed": 0}
+        model = KovaPPO("MlpPolicy", "CartPole-v1", learning_rate=lambda left: 1e-3 * left, **settings)
+        with pytest.warns(UserWarning, match="load will ask for learning_rate"):
+            model.learn(48, callback=CheckpointCallback(16, str(tmp_path)))
+        assert model.num_timesteps == 48
+        own = {"learning_rate": lambda left: 2e-3 * left}
+        again = KovaPPO.load(tmp_path / "rl_model_48_steps", env=gym.make("CartPole-v1"), custom_objects=own)
+        assert again.lr_schedule(0.5) == 1e-3
+        again.learn(16, reset_num_timesteps=False)
+
+    def test_parameters_that_do_not_fit_change_nothing(self) -> None:
+        settings: dict[str, Any] = {"policy_kwargs": SMALL, "n_steps": 16, "batch_size": 16}
+        model = KovaPPO("MlpPolicy", "CartPole-v1", seed=0, **settings).learn(16)
+        other = PPO("MlpPolicy", "CartPole-v1", seed=1, **settings).learn(16)
+        before = copy.deepcopy(model.get_parameters())
+        with pytest.raises(ValueError, match=r"do not match.*exact_match=False"):
+            model.set_parameters(other.get_parameters())
+        same(model.get_parameters(), before)
+        with pytest.raises(ValueError, match="group"):  # the optimizer comes after the policy
+            model.set_parameters(other.get_parameters(), exact_match=False)
+        same(model.get_parameters(), before)
+        model.set_parameters({"policy": other.get_parameters()["policy"]}, exact_match=False)
+        same(model.get_parameters()["policy"], other.get_parameters()["policy"])
 
     def test_versions_are_printed(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         build("PPO").save(tmp_path / "model")

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from kova_rl import cli
 from kova_rl.lab.training.commands import read_commands
 from kova_rl.lab.training.config import RunConfig
 from kova_rl.lab.training.grid import expand, read_sweep
@@ -322,6 +323,50 @@ def test_the_command_skips_what_is_finished(tmp_path: Path, capsys: pytest.Captu
     with pytest.raises(ValueError, match="is no list; quote its strings"):
         SweepRuns(str(file), tmp_path / "runs", set=("critic=[adam,kova]",)).run()
     assert len(read_commands(tmp_path / "runs")) == 1, "those that made or found runs"
+
+
+def test_runs_that_differ_in_a_setting_are_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "sweep.toml"
+    file.write_text(
+        'algorithm = "ppo"\nenvironment = "CartPole-v1"\neta = [0.1, 0.01]\nhost.n_steps = [8, 16]'
+    )
+    SweepRuns(str(file), tmp_path / "runs", list=True).run()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("  eta=0.1 host.n_steps=8")
+    sweep = Sweep(expand(read_sweep(str(file)), "sweep.toml"), tmp_path / "runs")
+    for entry in sweep.entries:
+        entry.status = "running"
+    with (console := Console(width=200)).capture() as captured:
+        console.print(Dashboard(sweep))
+    assert len({line for line in captured.get().splitlines() if "eta=" in line}) == 4
+    assert "kova seed0 eta=0.01 host.n_steps=16" in captured.get()
+
+
+def test_a_sweep_into_a_file_says_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("kova_rl.lab.terminal.EVERY", 0.1)
+    file = tmp_path / "sweep.toml"
+    file.write_text(SWEEP.replace("3000", "200"))
+    SweepRuns(str(file), tmp_path / "runs", jobs=1, set=("critic=kova", "seed=0")).run()
+    assert "1 running, 0 done, 0 failed, 0 waiting; time left" in capsys.readouterr().out
+
+
+def test_without_stable_baselines3_nothing_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "stable_baselines3", None)
+    file = tmp_path / "sweep.toml"
+    file.write_text(SWEEP)
+    said = "kova: training needs Stable-Baselines3 and sb3-contrib: pip install 'kova-rl[sb3]'\n"
+    for words in (["sweep", str(file)], ["train", "ppo", "CartPole-v1"]):
+        with pytest.raises(SystemExit, match="2"):
+            cli.main([*words, "--out", str(tmp_path / "runs")])
+        shown = capsys.readouterr()
+        assert (shown.out.strip(), shown.err) == ("", said)
+    assert not list((tmp_path / "runs").iterdir())
 
 
 def test_an_interrupted_run_is_listed_as_started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

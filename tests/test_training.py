@@ -171,7 +171,16 @@ def test_two_processes_never_work_on_one_run(tmp_path: Path) -> None:
     with store.locked(), pytest.raises(Busy, match="another process works on"), store.locked(patience=0.1):
         pass
     with store.locked(patience=0):
-        pass
+        assert (store.path / "lock").exists()
+    assert not (store.path / "lock").exists()
+
+
+def test_a_lock_that_was_removed_is_not_held(tmp_path: Path) -> None:
+    store = Store(tmp_path, ppo())
+    with store.locked():
+        (store.path / "lock").unlink()
+        with store.locked(patience=0), pytest.raises(Busy), store.locked(patience=0):
+            pass
 
 
 @pytest.mark.parametrize("damage", ["newest checkpoint", "both checkpoints", "log", "log and newest"])

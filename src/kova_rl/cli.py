@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,9 @@ from rich.console import Console
 import kova_rl
 from kova_rl.errors import KovaError
 from kova_rl.filter.checks import check_whole
+from kova_rl.lab.arguments import Count, Whole
 from kova_rl.lab.evaluation.command import Evaluate
+from kova_rl.lab.pool import cores
 from kova_rl.lab.training.sweep_command import SweepRuns
 from kova_rl.lab.training.train_command import Train
 
@@ -23,7 +27,7 @@ DESCRIPTION = """Value functions with error bars for deep reinforcement learning
 examples:
   kova demo                                   Kova, Adam and KTD learn a maze, in a minute
   kova evaluate                               policy evaluation where the truth is known
-  kova evaluate --env CartPole-v1 --policy ppo.zip --algorithm PPO
+  kova evaluate --env CartPole-v1 --policy runs/ppo_cartpole-v1_.../model.zip
   kova train ppo Swimmer-v5 --critic kova     one run, which goes on where it was stopped
   kova sweep mine.toml --jobs 4 --out runs    many runs: lists in the file multiply out
   kova report runs                            their curves and tables, as one page
@@ -42,9 +46,9 @@ class Demo:
 
     out: Path = Path("demo")
     """Folder for data and pictures; made if it is not there. What is finished in it is not run again."""
-    seeds: int = 3
+    seeds: Whole = 3
     """How many seeds each critic has."""
-    steps: int = 5_000
+    steps: Whole = 5_000
     """Steps in the maze, at least 100."""
 
     def run(self) -> None:
@@ -59,8 +63,8 @@ class Demo:
 class Reproduce:
     """Reproduce a figure of the paper: its runs, the figure as PNG and PDF, and a table.
 
-    smoke takes a minute and shows that everything works; desk takes some minutes to an evening on 2 cores;
-    paper is the original protocol. The same command again makes only what is not finished.
+    On 2 cores smoke takes two to four minutes and shows that everything works; desk takes some minutes to an
+    evening; paper is the original protocol. The same command again makes only what is not finished.
 
     fig1 and fig2 are mazes, and why asks what decides fig2 (not in the paper); fig3, ablation, times and grid
     are sweeps on MuJoCo, which also get one page, report.html.
@@ -75,11 +79,11 @@ class Reproduce:
     """fig1, fig2, why, fig3, ablation, times or grid."""
     scale: Annotated[str, tyro.conf.arg(metavar="{smoke,desk,paper}")] = "smoke"
     """How many runs, seeds and steps; --list has them."""
-    seeds: int | None = None
+    seeds: Count = None
     """Seeds, if not those of the scale."""
-    steps: int | None = None
+    steps: Count = None
     """Steps of every run, if not those of the scale."""
-    jobs: int | None = None
+    jobs: Count = None
     """Runs at once; one a core if not given, and one in all for times."""
     out: Path | None = None
     """Folder for the results; results/FIGURE if not given, and results/FIGURE-smoke for smoke."""
@@ -124,9 +128,9 @@ class Show:
     """The data file of a run that kept its beliefs: seed 0 of `kova reproduce fig2`, or of `kova demo`."""
     out: Path = Path("pictures")
     """Folder for the pictures."""
-    seeds: int = 3
+    seeds: Whole = 3
     """Of the chain: how many seeds are averaged."""
-    updates: int = 3_000
+    updates: Whole = 3_000
     """Of the chain: updates of each critic, at least 30; after two thirds the rewards turn round."""
 
     def run(self) -> None:
@@ -159,7 +163,7 @@ class Study:
 
     scale: Scale = "smoke"
     """smoke: 500 steps, 1 seed; desk: 5,000 steps, up to 2 seeds; paper: up to 4 seeds, an hour or two."""
-    seeds: int | None = None
+    seeds: Count = None
     """Seeds of the better settings, if not those of the scale."""
     out: Path = Path("results/study")
     """Folder for the results."""
@@ -200,10 +204,14 @@ class Table:
 
 @dataclass
 class Info:
-    """Print versions, for a bug report."""
+    """Print versions and the system, for a bug report."""
 
     def run(self) -> None:
-        print(f"kova-rl {kova_rl.__version__}, torch {torch.__version__}, Python {sys.version.split()[0]}")
+        from kova_rl.lab.training.versions import versions
+
+        found = versions() | {"torch": torch.__version__, "system": platform.platform(), "cores": cores()}
+        for name, value in found.items():
+            print(f"{name} {'not installed' if value is None else value}")
 
 
 Command = (
@@ -222,13 +230,25 @@ Command = (
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        try:
+            _run(sys.argv[1:] if arguments is None else arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # who reads has read enough, as of kova --help | head -1
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        raise SystemExit(141) from None
+
+
+def _run(arguments: list[str]) -> None:
     if arguments in (["--version"], ["-V"]):
         print(f"kova {kova_rl.__version__}")
         return
     command = tyro.cli(Command, prog="kova", description=DESCRIPTION, args=arguments)
     try:
         command.run()
+    except BrokenPipeError:
+        raise
     except (ValueError, OSError, KovaError) as error:
         print(f"kova: {error}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -14,6 +14,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from kova_rl import evolution, observation
+from kova_rl.lab.terminal import say
 from kova_rl.optimizer import Kova
 from kova_rl.posterior import Belief, calibration
 from kova_rl.targets import one_step
@@ -140,15 +141,15 @@ def run(out: Path, seeds: int, updates: int, console: Console) -> None:
     for runs in results:
         pairs = [(belief, truth) for run in runs for belief in run.beliefs.values()]
         if pairs:
-            console.print(f"Error bars of {runs[0].name}: {calibration(pairs)}", soft_wrap=True)
+            say(console, f"Error bars of {runs[0].name}: {calibration(pairs)}")
     path = out / "chain.png"
     try:
         from kova_rl.lab.chain_figure import draw
     except ImportError:
-        console.print("No picture without matplotlib: pip install 'kova-rl[plots]'")
+        say(console, "No picture without matplotlib: pip install 'kova-rl[plots]'")
         return
     draw(path, [mean(runs) for runs in results], truth, updates)
-    console.print(f"Picture: {path}")
+    say(console, f"Picture: {path}")
 
 
 def mean(runs: list[Result]) -> Result:

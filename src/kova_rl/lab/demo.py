@@ -10,6 +10,7 @@ from rich.console import Console
 from kova_rl.lab.critics import Adam, Critic, Filtered, Temporal
 from kova_rl.lab.maze import Run
 from kova_rl.lab.reproduce import BOUNDED, perform, summarise
+from kova_rl.lab.terminal import say
 
 __all__ = ["demo"]
 
@@ -33,9 +34,9 @@ def demo(out: Path, seeds: int, steps: int, console: Console) -> None:
         from kova_rl.lab.show import show
     except ImportError:
         summarise(jobs, "The 4x4 maze", out / "curves", None, console)
-        console.print("No pictures without matplotlib: pip install 'kova-rl[plots]'")
+        say(console, "No pictures without matplotlib: pip install 'kova-rl[plots]'")
         return
     title = f"The 4x4 maze, {steps:,} steps, {seeds} seed{'s' if seeds > 1 else ''}"
     summarise(jobs, title, out / "curves", maze_figures.fig1, console)
     still, moving = show("maze4", jobs[0].path, out)
-    console.print(f"What Kova believes, with error bars: {still}, and as it learns: {moving}", soft_wrap=True)
+    say(console, f"What Kova believes, with error bars: {still}, and as it learns: {moving}")

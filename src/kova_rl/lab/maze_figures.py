@@ -12,6 +12,7 @@ import numpy as np
 
 from kova_rl.lab import files
 from kova_rl.lab.series import Series
+from kova_rl.lab.stats import deviation
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -48,7 +49,7 @@ def save(figure: Any, stem: Path) -> None:
 def curves(axes: Any, all_series: Sequence[Series], colours: Sequence[str]) -> None:
     """Mean success rate over the seeds, and a band of one standard deviation."""
     for series, c in zip(all_series, colours, strict=True):
-        mean, std = series.rates.mean(0), series.rates.std(0)
+        mean, std = series.rates.mean(0), deviation(series.rates)
         axes.fill_between(
             series.steps, np.maximum(mean - std, 0), np.minimum(mean + std, 1), color=c, alpha=0.1, lw=0
         )

@@ -13,6 +13,8 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from kova_rl.lab.terminal import NowAndThen
+
 __all__ = ["cores", "end_with_parent", "run_all"]
 
 Job = TypeVar("Job")
@@ -71,7 +73,7 @@ def run_all(
         title: Beside the progress bar.
         ticks: How many ticks all jobs make together.
         workers: How many processes; None is one a core.
-        console: Where the bar goes; None is the terminal.
+        console: Where the bar goes, or a line now and then if it is no terminal; None is standard output.
     """
     if not jobs:
         return []
@@ -90,13 +92,19 @@ def run_all(
         Progress(*columns, console=console, transient=True) as progress,
         ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(shared,)) as pool,
     ):
-        bar = progress.add_task(title, total=ticks, done=0, all=len(jobs))
+        bar, now = progress.add_task(title, total=ticks, done=0, all=len(jobs)), NowAndThen(progress.console)
+
+        def line() -> str:
+            share = 100 * shared.value / max(1, ticks)
+            return f"{title}: {share:.0f}%, {len(jobs) - len(waiting)} of {len(jobs)} runs"
+
         futures: list[Future[Result]] = [pool.submit(_work, function, job) for job in jobs]
         waiting = set(futures)
         try:
             while waiting:
                 done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
                 progress.update(bar, completed=shared.value, done=len(jobs) - len(waiting))
+                now(line)
                 for future in done:
                     future.result()  # raise the first error as soon as it comes
         except BaseException:

@@ -16,6 +16,7 @@ from kova_rl.lab import files, pool
 from kova_rl.lab.critics import Adam, Critic, Filtered, Temporal
 from kova_rl.lab.maze import Run, run
 from kova_rl.lab.series import Series, gather, markdown, table
+from kova_rl.lab.terminal import say
 
 __all__ = ["EXPERIMENTS", "Experiment", "perform", "reproduce"]
 
@@ -126,11 +127,11 @@ def reproduce(
     try:
         from kova_rl.lab.maze_figures import DRAW
     except ImportError:
-        console.print("No figure without matplotlib: pip install 'kova-rl[plots]'")
+        say(console, "No figure without matplotlib: pip install 'kova-rl[plots]'")
         DRAW = {}
     summarise(
         jobs,
-        f"{experiment.title}, {steps:,} steps, {seeds} seeds",
+        f"{experiment.title}, {steps:,} steps, {seeds} seed{'s' if seeds > 1 else ''}",
         out / name,
         DRAW.get(name),
         console,
@@ -141,7 +142,7 @@ def perform(jobs: Sequence[Run], title: str, console: Console) -> None:
     """Run those that are not finished, in parallel."""
     missing = files.missing(jobs)
     if len(missing) < len(jobs):
-        console.print(f"{len(jobs) - len(missing)} of {len(jobs)} runs are finished already")
+        say(console, f"{len(jobs) - len(missing)} of {len(jobs)} runs are finished already")
     pool.run_all(run, missing, title=title, ticks=sum(job.steps for job in missing), console=console)
 
 
@@ -154,4 +155,4 @@ def summarise(jobs: Sequence[Run], title: str, stem: Path, draw: Draw | None, co
     if draw is not None:
         draw(stem, series, title)
         where = f"figure: {stem}.png and {stem}.pdf, {where}"
-    console.print(where[0].upper() + where[1:], soft_wrap=True)
+    say(console, where[0].upper() + where[1:])

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from kova_rl.lab.maze import Run, run_file
-from kova_rl.lab.stats import bootstrap
+from kova_rl.lab.stats import with_deviation, with_interval
 
 __all__ = ["Series", "gather", "markdown", "table"]
 
@@ -90,14 +90,13 @@ HEADINGS = (
 def cells(series: Series) -> tuple[str, ...]:
     """A row of the table."""
     count = len(series.rates)
-    low, high = bootstrap(series.areas)
     broke = ""
     if series.broken:
         broke = f"{len(series.broken)} of {count}, step {min(series.broken_at):,} on ({series.broken[0]})"
     return (
         series.name,
-        f"{series.final.mean():.2f} ± {series.final.std():.2f}",
-        f"{series.areas.mean():.3f} [{low:.3f}, {high:.3f}]",
+        with_deviation(series.final),
+        with_interval(series.areas),
         f"{np.median(series.milliseconds):.2f}",
         f"{series.passes.mean():,.0f}",
         broke,

@@ -28,6 +28,7 @@ from kova_rl.lab.series import gather
 from kova_rl.lab.series import markdown as series_markdown
 from kova_rl.lab.series import table as series_table
 from kova_rl.lab.study_table import Entry, markdown, table
+from kova_rl.lab.terminal import say
 
 __all__ = ["configurations", "study"]
 
@@ -162,7 +163,7 @@ def study(scale: str, seeds: int | None, out: Path, console: Console) -> list[En
     console.print(series_table(final, series))
     report += "\n" + series_markdown(final, series)
     files.write(out / "study.md", report.encode())
-    console.print(f"All of it: {out / 'study.md'}, data: {out / 'data'}/", soft_wrap=True)
+    say(console, f"All of it: {out / 'study.md'}, data: {out / 'data'}/")
     return better
 
 

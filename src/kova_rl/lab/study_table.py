@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from rich.table import Table
 
-from kova_rl.lab.stats import bootstrap
+from kova_rl.lab.stats import with_interval
 
 __all__ = ["Entry", "markdown", "table"]
 
@@ -50,11 +50,7 @@ class Entry:
 
     def cells(self) -> list[str]:
         """Its row."""
-        shown = []
-        for values in self.marks.values():
-            low, high = bootstrap(values)
-            interval = f" [{low:.3f}, {high:.3f}]" if len(values) > 1 else ""
-            shown.append(f"{np.mean(values):.3f}{interval}")
+        shown = [with_interval(values) for values in self.marks.values()]
         return [self.name, f"{self.rank:.1f}", *shown, f"{np.median(self.milliseconds):.2f}"]
 
 

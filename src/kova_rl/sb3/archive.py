@@ -19,7 +19,7 @@ from stable_baselines3.common.save_util import open_path
 from kova_rl.atomic import opened
 from kova_rl.sb3.codec import Array, Encoder, decode
 
-__all__ = ["Target", "decoded", "hosts_file", "is_ours", "read", "write"]
+__all__ = ["Target", "decoded", "hosts_file", "is_hosts", "is_ours", "read", "write"]
 
 Target = str | Path | io.BufferedIOBase
 DOCUMENT = "model.json"
@@ -28,14 +28,25 @@ LIBRARIES = ("kova-rl", "stable-baselines3", "sb3-contrib", "torch", "numpy", "g
 TRUST = "a file of Stable-Baselines3's own can run code: if you trust who wrote it, load it with trust=True"
 
 
-def write(target: Target, kind: str, parts: Mapping[str, Mapping[str, Any]]) -> None:
+def write(
+    target: Target, kind: str, parts: Mapping[str, Mapping[str, Any]], may_lack: str | None = None
+) -> dict[str, str]:
     """Write named parts, each a dict of values. A path gets the suffix ``.zip`` if it has none.
 
+    Args:
+        target: The file.
+        kind: What it holds.
+        parts: By name.
+        may_lack: The part whose values are left out if a file without code can't hold them.
+
+    Returns:
+        What was left out, and why; the file has it as the part ``omitted``.
+
     Raises:
-        TypeError: Values that a file without code can't hold, all of them named.
+        TypeError: Such values in another part, all of them named.
     """
     encoder = Encoder()
-    coded: dict[str, Any] = {}
+    coded: dict[str, Any] = {"omitted": {}}
     refused = []
     for part, values in parts.items():
         coded[part] = {}
@@ -43,7 +54,10 @@ def write(target: Target, kind: str, parts: Mapping[str, Mapping[str, Any]]) -> 
             try:
                 coded[part][name] = encoder(value, name)
             except TypeError as error:
-                refused.append(str(error))
+                if part == may_lack:
+                    coded["omitted"][name] = str(error)
+                else:
+                    refused.append(str(error))
     if refused:
         raise TypeError("\n".join(refused))
     libraries = {name: version(name) for name in LIBRARIES}
@@ -53,6 +67,8 @@ def write(target: Target, kind: str, parts: Mapping[str, Mapping[str, Any]]) -> 
         for i, array in enumerate(encoder.arrays):
             with archive.open(_member(i), "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
+    omitted: dict[str, str] = coded["omitted"]
+    return omitted
 
 
 def read(
@@ -72,8 +88,9 @@ def read(
         try:
             with zipfile.ZipFile(file) as archive:
                 if DOCUMENT not in archive.namelist():
-                    foreign = "data" in archive.namelist() or "policy.pth" in archive.namelist()
-                    raise ValueError(TRUST if foreign else f"a zip without {DOCUMENT} is not a file of ours")
+                    raise ValueError(
+                        TRUST if _foreign(archive) else f"a zip without {DOCUMENT} is not a file of ours"
+                    )
                 document = json.loads(archive.read(DOCUMENT))
                 count = sum(name.endswith(".npy") for name in archive.namelist())
                 arrays = [_array(archive, i) for i in range(count)]
@@ -136,6 +153,16 @@ def is_ours(target: Target) -> bool:
     """Whether the file has our document; does not look into it."""
     with _readable(target) as file:
         return zipfile.is_zipfile(file) and DOCUMENT in zipfile.ZipFile(file).namelist()
+
+
+def is_hosts(target: Target) -> bool:
+    """Whether the file looks like one of Stable-Baselines3's own; does not look into it."""
+    with _readable(target) as file:
+        return zipfile.is_zipfile(file) and _foreign(zipfile.ZipFile(file))
+
+
+def _foreign(archive: zipfile.ZipFile) -> bool:
+    return not {"data", "policy.pth"}.isdisjoint(archive.namelist())
 
 
 def _member(i: int) -> str:

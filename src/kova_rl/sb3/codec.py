@@ -136,8 +136,8 @@ def _refusal(value: Any, path: str) -> TypeError:
     kind = f"class {value.__name__}" if isinstance(value, type) else type(value).__name__
     first = path.split(".")[0].split("[")[0]
     return TypeError(
-        f"{path} is of type {kind}, which a file without code can't hold: save(path, exclude=[{first!r}]) "
-        f"and load(path, custom_objects={{{first!r}: ...}}), or kova_rl.sb3.registry.register(name, cls) "
+        f"{path} is of type {kind}, which a file without code can't hold: pass it to "
+        f"load(path, custom_objects={{{first!r}: ...}}), or kova_rl.sb3.registry.register(name, cls) "
         "before save and before load"
     )
 

@@ -61,6 +61,9 @@ class SafeSaving(BaseAlgorithm):
     ) -> None:
         """Save the model, as one file that is there whole or not at all.
 
+        Attributes that a file without code can't hold, such as a lambda for ``learning_rate``, are left out
+        with a warning, so that no run ends at a checkpoint; ``load`` asks for them.
+
         Args:
             path: Gets the suffix ``.zip`` if it has none; or a binary file.
             exclude: Attributes to leave out, in addition to the host's own; ``load`` takes them in
@@ -68,7 +71,7 @@ class SafeSaving(BaseAlgorithm):
             include: Attributes to save though the host leaves them out.
 
         Raises:
-            TypeError: Attributes that a file without code can't hold, such as a lambda for a schedule.
+            TypeError: Weights or states that a file without code can't hold.
         """
         states, variables = self._get_torch_save_params()
         left = {*(exclude or ()), *self._excluded_save_params(), *REBUILT} - set(include or ())
@@ -81,7 +84,8 @@ class SafeSaving(BaseAlgorithm):
             "variables": {name: recursive_getattr(self, name) for name in variables},
             "normalisation": kept or {},
         }
-        archive.write(path, "model", parts)
+        for name, why in archive.write(path, "model", parts, may_lack="data").items():
+            warnings.warn(f"left out of the file, load will ask for {name}: {why}", stacklevel=2)
 
     @classmethod
     def load(
@@ -112,7 +116,8 @@ class SafeSaving(BaseAlgorithm):
             **kwargs: Attributes to change on the loaded model.
 
         Raises:
-            ValueError: The file is damaged, of another class, not of ours, or names an unknown class.
+            ValueError: The file is damaged, of another class, not of ours, or names an unknown class; or
+                :meth:`save` had to leave something out that is not in ``custom_objects``.
         """
         if trust and not archive.is_ours(path):
             with _foreign():
@@ -124,9 +129,13 @@ class SafeSaving(BaseAlgorithm):
         cls._check_names(parts["data"])
         cls._check_variables(parts["variables"])
         data = {**archive.decoded(parts["data"], arrays, skip=custom_objects), **(custom_objects or {})}
-        missing = [name for name in NEEDED if name not in data]
+        needed = dict.fromkeys((*NEEDED, *parts.get("omitted", {})))
+        missing = [name for name in needed if name not in data]
         if missing:
-            raise ValueError(f"{', '.join(missing)} left out of the file: pass it in custom_objects")
+            given = ", ".join(f"{name!r}: ..." for name in missing)
+            raise ValueError(
+                f"{', '.join(missing)} left out of the file: load(path, custom_objects={{{given}}})"
+            )
         replay.unset(data)
         normalised = archive.decoded(parts["normalisation"], arrays)
         if env is None:
@@ -154,22 +163,48 @@ class SafeSaving(BaseAlgorithm):
         device: torch.device | str = "auto",
         trust: bool = False,
     ) -> None:
-        """Put weights and optimizers into this model, from :meth:`get_parameters` or a file."""
+        """Put weights and optimizers into this model, all or nothing.
+
+        Args:
+            load_path_or_dict: A file, or what :meth:`get_parameters` gave.
+            exact_match: Whether it must have all that the model has, and no more.
+            device: Where a file's tensors go.
+            trust: Accept a file of Stable-Baselines3's own, which can run code.
+
+        Raises:
+            ValueError: They are not the parameters of this class; nothing has changed.
+        """
         found: Any = load_path_or_dict
         if not isinstance(found, dict) and not (trust and not archive.is_ours(found)):
             parts, arrays, _ = archive.read(found, "model", *PARTS)
             found = archive.decoded(parts["params"], arrays)
         try:
-            super().set_parameters(found, exact_match, device)
+            self._set_all(found, exact_match, device)
         except (KovaError, KeyError, ValueError):
             if not _FOREIGN.get():
                 raise
-            super().set_parameters({"policy": found["policy"]}, False, device)
+            self._set_all({"policy": found["policy"]}, False, device)
             warnings.warn(
                 f"the file is of another class than {type(self).__name__}: its weights were loaded, and the "
                 "optimizers and filters begin anew",
                 stacklevel=3,
             )
+
+    def _set_all(self, found: Any, exact_match: bool, device: torch.device | str) -> None:
+        """The host's ``set_parameters``, which stops half-way at what does not fit, undone if it does."""
+        wanted = set(self._get_torch_save_params()[0])
+        if exact_match and isinstance(found, dict) and set(found) != wanted:
+            raise ValueError(
+                f"Names of parameters do not match: {type(self).__name__} has {', '.join(sorted(wanted))}, "
+                f"got {', '.join(sorted(map(str, found)))}. For the weights of another class's policy alone: "
+                "set_parameters({'policy': found['policy']}, exact_match=False)"
+            )
+        before: Any = copy.deepcopy(self.get_parameters())
+        try:
+            super().set_parameters(found, exact_match, device)
+        except Exception:
+            super().set_parameters(before, True, device)
+            raise
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
         """Set the environment, with the statistics of ``VecNormalize`` that :meth:`load` kept for it."""

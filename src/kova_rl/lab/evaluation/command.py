@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -12,10 +11,16 @@ from rich.console import Console
 
 from kova_rl.filter.checks import check_choice, check_whole
 from kova_rl.lab import files
-from kova_rl.lab.imports import import_module
+from kova_rl.lab.arguments import Count, Real, Whole
+from kova_rl.lab.evaluation.critics import CRITICS
+from kova_rl.lab.imports import import_module, require_sb3
+from kova_rl.lab.terminal import say
 
 if TYPE_CHECKING:
     from kova_rl.lab.evaluation.runs import Panel
+
+
+WHICH = f"Of {', '.join(CRITICS)}; all that are quick if none is named."
 
 
 @dataclass
@@ -30,34 +35,36 @@ class Evaluate:
     """A random walk, a grid with slips, or Boyan's chain."""
     condition: Literal["on-policy", "off-policy", "deterministic", "switch", "all"] = "on-policy"
     """Who walks: the policy, another one, one without chance, or one whose truth changes half-way."""
-    critics: tuple[str, ...] = ()
-    """Which critics; all that are quick if none is named."""
-    samples: int = 10_000
+    critics: Annotated[
+        tuple[str, ...], tyro.conf.arg(metavar="NAME ...", help=WHICH, help_behavior_hint="")
+    ] = ()
+    samples: Whole = 10_000
     """Transitions that each critic sees; networks make an update every 8."""
-    seeds: int = 3
+    seeds: Whole = 3
     """How many seeds are averaged."""
     out: Path = Path("evaluate")
     """Folder for the data, the tables and the pictures. Runs that are in it already are not made again."""
-    workers: int | None = None
+    workers: Count = None
     """Processes; one a core if not given."""
     env: str | None = None
     """Your own environment, by its registered name, in place of --task and --condition."""
     policy: Path | None = None
-    """Of --env: a model that Stable-Baselines3 saved."""
-    algorithm: str = "PPO"
-    """Of --policy: the class that saved it."""
+    """Of --env: model.zip of a run, or what model.save() wrote."""
+    algorithm: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")] = None
+    """Of --policy: PPO, SAC, ...; a file of Kova's says it, one of Stable-Baselines3's own does not."""
+    trust: bool = False
+    """Load a --policy that Stable-Baselines3 itself saved: such files can run code, so know who wrote it."""
     import_: Annotated[str | None, tyro.conf.arg(name="import")] = None
     """A module to import first, which registers --env."""
-    gamma: float = 0.99
+    gamma: Real = 0.99
     """Discount in --env."""
-    rollouts: int = 8
+    rollouts: Whole = 8
     """Returns from each state of --env that are averaged for the truth, if it can be copied."""
     stochastic: bool = False
     """Draw the actions of --policy in place of the most likely ones."""
 
     def run(self) -> None:
         """Run what is missing, print the tables, and save all."""
-        from kova_rl.lab.evaluation.critics import CRITICS
         from kova_rl.lab.evaluation.protocol import STEP
 
         check_whole("--seeds", self.seeds, least=1)
@@ -83,19 +90,19 @@ class Evaluate:
     def _own(self, env: str, console: Console) -> list[Panel]:
         from kova_rl.lab.evaluation.environment import make_env
         from kova_rl.lab.evaluation.own import DEFAULT, evaluate
-        from kova_rl.sb3.policy import load
 
         if self.import_ is not None:
             import_module(self.import_, "--import must name a module")
         make_env(env).close()  # a misspelt name before anything is loaded
         if self.policy is None:
-            raise ValueError("--env needs a policy to evaluate: --policy model.zip --algorithm PPO")
-        model = load(self.policy, self.algorithm)
-        weights = {name: p.detach().numpy().tobytes() for name, p in model.policy.state_dict().items()}
-        identity = hashlib.sha256(b"".join(weights[name] for name in sorted(weights))).hexdigest()
+            raise ValueError("--env needs a policy to evaluate: --policy model.zip")
+        require_sb3("--policy")
+        from kova_rl.sb3.policy import load
+
+        policy = load(self.policy, self.algorithm, self.trust)
         panel = evaluate(
             env,
-            model,
+            policy,
             gamma=self.gamma,
             samples=self.samples,
             seeds=self.seeds,
@@ -103,7 +110,7 @@ class Evaluate:
             deterministic=not self.stochastic,
             rollouts=self.rollouts,
             keep=self.out / "runs",
-            identity=f"{identity} {'stochastic' if self.stochastic else 'deterministic'}",
+            identity=f"{policy.identity} {'stochastic' if self.stochastic else 'deterministic'}",
             console=console,
         )
         return [panel]
@@ -114,12 +121,12 @@ class Evaluate:
         for panel in panels:
             console.print(rich_table(panel))
         files.write(self.out / "tables.md", markdown(panels).encode())
-        console.print(f"Tables: {self.out / 'tables.md'}; data, one file a run: {self.out / 'runs'}")
+        say(console, f"Tables: {self.out / 'tables.md'}; data, one file a run: {self.out / 'runs'}")
         try:
             from kova_rl.lab.evaluation.figure import draw
         except ImportError:
-            console.print("No picture without matplotlib: pip install 'kova-rl[plots]'")
+            say(console, "No picture without matplotlib: pip install 'kova-rl[plots]'")
             return
         pictures = [self.out / "evaluation.png", self.out / "evaluation.pdf"]
         draw(pictures, panels)
-        console.print("Pictures: " + ", ".join(map(str, pictures)))
+        say(console, "Pictures: " + ", ".join(map(str, pictures)))

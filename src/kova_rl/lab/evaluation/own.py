@@ -24,6 +24,7 @@ from kova_rl.lab.evaluation.rollouts import Truth, truth
 from kova_rl.lab.evaluation.runs import TUNING_SEEDS, Panel, final_error
 from kova_rl.lab.evaluation.transitions import Transitions
 from kova_rl.lab.evaluation.units import Units
+from kova_rl.lab.terminal import NowAndThen
 
 DEFAULT = ("kova", "kova-paper", "memoryless", "adam", "gptd-kernel", "lstd")
 
@@ -108,7 +109,8 @@ def evaluate(
         rollouts: Returns that are averaged for each, where the environment can be copied.
         keep: Folder for one file a run; runs that are there are not made again.
         identity: What tells this environment and policy from others in that folder.
-        console: For the progress bar; None for none.
+        console: Where the progress bar goes, or a line now and then if it is no terminal; None is standard
+            output, ``Console(quiet=True)`` is silence.
 
     Returns:
         The curves, by critic and seed, for ``table.rich_table`` and ``figure.draw``; ``note`` says how the
@@ -124,11 +126,35 @@ def evaluate(
         check_whole(name, value, least)
     for name in critics:
         check_choice("critics", name, tuple(CRITICS))
-    own = Own(env, acting(policy, deterministic), gamma, samples, states, rollouts)
     title = env if isinstance(env, str) else getattr(env, "__name__", "environment")
-    with Progress(console=console or Console(quiet=True), transient=True) as progress:
-        runs = Runs(own, title, identity, keep, progress)
-        return runs.panel(critics, seeds)
+    with Progress(console=console, transient=True) as progress:
+        act = Watched(acting(policy, deterministic), title, progress)
+        own = Own(env, act, gamma, samples, states, rollouts)
+        return Runs(own, title, identity, keep, progress).panel(critics, seeds)
+
+
+@dataclass
+class Watched:
+    """A policy that shows how often it was asked: most of the time goes into the walks for the truth."""
+
+    policy: Policy
+    title: str
+    progress: Progress
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        self._now = NowAndThen(self.progress.console)
+        self._bar = self.progress.add_task(f"{self.title}, walking", total=None)
+
+    def __call__(self, observation: Any) -> Any:
+        self.steps += 1
+        if self.steps % 100 == 0:
+            self.progress.update(self._bar, description=self.line())
+            self._now(self.line)
+        return self.policy(observation)
+
+    def line(self) -> str:
+        return f"{self.title}, walking: {self.steps:,} steps"
 
 
 @dataclass
@@ -140,6 +166,9 @@ class Runs:
     identity: str
     keep: Path | None
     progress: Progress
+
+    def __post_init__(self) -> None:
+        self._now = NowAndThen(self.progress.console)
 
     def panel(self, critics: Sequence[str], seeds: int) -> Panel:
         """Tune on a seed of its own, learn with the others."""
@@ -168,8 +197,16 @@ class Runs:
         if path is not None and files.finished(path, config):
             arrays, meta = files.load(path)
             return arrays, str(meta["note"])
-        bar = self.progress.add_task(f"{CRITICS[critic].label}, seed {seed}", total=own.samples)
-        curves = own.learn(critic, setting, seed, lambda n: self.progress.advance(bar, n))
+        doing = f"{self.title}, {CRITICS[critic].label}, seed {seed}"
+        bar, seen = self.progress.add_task(doing, total=own.samples), 0
+
+        def tick(n: int) -> None:
+            nonlocal seen
+            seen += n
+            self.progress.advance(bar, n)
+            self._now(lambda: f"{doing}: {seen:,} of {own.samples:,} samples")
+
+        curves = own.learn(critic, setting, seed, tick)
         self.progress.remove_task(bar)
         note = _note(own.truth)
         if path is not None:

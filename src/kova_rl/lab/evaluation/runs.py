@@ -15,6 +15,7 @@ from kova_rl.lab import files, pool
 from kova_rl.lab.evaluation.critics import CRITICS, describe
 from kova_rl.lab.evaluation.protocol import Curves, Tick, evaluate_one
 from kova_rl.lab.evaluation.tasks import phases
+from kova_rl.lab.terminal import say
 
 TUNING_SEEDS = (1000, 1001)
 """Never among the seeds that are reported."""
@@ -145,7 +146,7 @@ def gather(study: Study, console: Console) -> list[Panel]:
     everything = [job for group in jobs.values() for job in group]
     ran = run_missing(everything, "learning", study.workers, console)
     if ran < len(everything):
-        console.print(f"{len(everything) - ran} of {len(everything)} runs were there already.")
+        say(console, f"{len(everything) - ran} of {len(everything)} runs were there already.")
     panels = []
     for pair in study.pairs:
         parts = phases(*pair)

@@ -39,7 +39,7 @@ def finals(groups: Sequence[Group]) -> list[Final]:
         if not len(x):
             rows.append(Final(g, *[float("nan")] * 5))
             continue
-        std, low, high = (x.std(ddof=1), *stats.interval([x])) if len(x) > 1 else [np.nan] * 3
+        std, (low, high) = stats.deviation(x), stats.interval([x]) if len(x) > 1 else (np.nan, np.nan)
         rows.append(Final(g, float(x.mean()), float(std), float(stats.iqm(x)), float(low), float(high)))
     return rows
 

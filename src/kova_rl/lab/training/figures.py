@@ -15,6 +15,7 @@ from rich.table import Table
 from kova_rl.filter.checks import check_whole
 from kova_rl.lab.reproduce import EXPERIMENTS
 from kova_rl.lab.reproduce import reproduce as mazes
+from kova_rl.lab.terminal import say
 from kova_rl.lab.training.config import RunConfig
 from kova_rl.lab.training.grid import expand
 from kova_rl.lab.training.names import check_name
@@ -129,7 +130,7 @@ def reproduce(
     given = {"seeds": seeds, "steps": steps, "out": out}
     options = [part for key, value in given.items() if value is not None for part in (f"--{key}", value)]
     words = ("kova", "reproduce", name, "--scale", scale, *options)
-    console.print(f"{name}, {scale}: {len(runs)} runs, about {_hours(core_hours(runs))} core-hours in all")
+    say(console, f"{name}, {scale}: {len(runs)} runs, about {_hours(core_hours(runs))} core-hours in all")
     sweep = SweepRuns(name, out=root, jobs=jobs, on=on).make(runs, console, words)
     if not sweep.of("waiting", "running"):  # not stopped by Ctrl-C
         _show(root, console)
@@ -141,9 +142,9 @@ def _show(root: Path, console: Console) -> None:
 
     table(root, console)
     if importlib.util.find_spec("matplotlib") is None:
-        console.print("No page without matplotlib: pip install 'kova-rl[plots]'")
+        say(console, "No page without matplotlib: pip install 'kova-rl[plots]'")
         return
-    console.print(f"Page: {report(root)}, figures: {root / 'figures'}/", soft_wrap=True)
+    say(console, f"Page: {report(root)}, figures: {root / 'figures'}/")
 
 
 def listing() -> Table:

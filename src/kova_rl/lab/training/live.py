@@ -10,7 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from kova_rl.lab.training.sweep import Entry, Sweep
+from kova_rl.lab.terminal import say
+from kova_rl.lab.training.labels import labels
+from kova_rl.lab.training.sweep import Sweep
 
 __all__ = ["Dashboard", "report"]
 
@@ -23,6 +25,7 @@ class Dashboard:
 
     def __init__(self, sweep: Sweep) -> None:
         self._sweep = sweep
+        self._labels = labels(sweep.runs)
         self._began = time.monotonic()
         self._steps = sum(entry.step for entry in sweep.entries)
 
@@ -33,7 +36,9 @@ class Dashboard:
         running = self._sweep.of("running")
         for entry in running[:ROWS]:
             share = f"{entry.step:,} of {entry.config.steps:,}"
-            table.add_row(label(entry), share, duration(entry.left), number(entry.last_return))
+            table.add_row(
+                Text(self._labels[entry.config.name]), share, duration(entry.left), number(entry.last_return)
+            )
         if len(running) > ROWS:
             table.add_row(f"and {len(running) - ROWS} more")
         return Group(table, Text(self.line()))
@@ -55,11 +60,6 @@ class Dashboard:
         return steps * (time.monotonic() - self._began) / made
 
 
-def label(entry: Entry) -> str:
-    """What a run is, without its hash."""
-    return entry.config.name.rpartition("_")[0].replace("_", " ")
-
-
 def duration(seconds: float | None) -> str:
     return "?" if seconds is None else str(timedelta(seconds=round(seconds)))
 
@@ -74,7 +74,7 @@ def report(sweep: Sweep, console: Console) -> None:
     before = sum(entry.before for entry in done)
     known = f" ({before} of them before)" if before else ""
     failed, busy = sweep.of("failed"), sweep.of("busy")
-    console.print(f"{len(done)} of {len(sweep.entries)} runs done{known}, {len(failed)} failed: {sweep.root}")
+    say(console, f"{len(done)} of {len(sweep.entries)} runs done{known}, {len(failed)} failed: {sweep.root}")
     for entry in busy:
         console.print(f"[yellow]busy[/] {escape(entry.message)}", soft_wrap=True)
     for entry in failed:
@@ -86,4 +86,4 @@ def report(sweep: Sweep, console: Console) -> None:
             indented = "\n".join(f"  | {line}" for line in entry.log.splitlines()[-8:])
             console.print(Text(f"  the end of its log:\n{indented}"), soft_wrap=True)
     if failed or busy or sweep.of("waiting", "running"):
-        console.print("The same command again makes what is missing, and only that.")
+        say(console, "The same command again makes what is missing, and only that.")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kova_rl.lab.imports import import_module
+from kova_rl.lab.imports import import_module, require_sb3
 from kova_rl.lab.training.config import RunConfig
 from kova_rl.lab.training.critic import kova_of
 from kova_rl.lab.training.log import Log, read_log
@@ -135,10 +135,9 @@ def open_session(config: RunConfig, segment: int = 0, state: bytes | None = None
     """The model and the environments of a run, at the start of a segment."""
     for module in config.imports:
         import_module(module, "imports must name modules")
-    try:
-        from kova_rl.sb3.session import Session, Settings
-    except ImportError as error:
-        raise ValueError(f"training needs Stable-Baselines3 ({error}): pip install 'kova-rl[sb3]'") from None
+    require_sb3("training")
+    from kova_rl.sb3.session import Session, Settings
+
     settings = Settings(
         kova=kova_of(config),
         **{

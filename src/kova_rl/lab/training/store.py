@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -140,7 +140,7 @@ class Store:
 
     @contextmanager
     def locked(self, patience: float = 5.0) -> Iterator[None]:
-        """Hold the run's lock, which vanishes with this process.
+        """Hold the run's lock, which vanishes with this process, and its file when it is let go.
 
         Args:
             patience: Seconds to wait for a process that is just ending.
@@ -148,21 +148,34 @@ class Store:
         Raises:
             Busy: Another process holds it.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        until = time.monotonic() + patience
+        while (handle := self._lock()) is None:
+            if time.monotonic() > until:
+                raise Busy(f"another process works on {self.path}: wait until it has ended") from None
+            time.sleep(0.05)
         try:
-            until = time.monotonic() + patience
-            while True:
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > until:
-                        raise Busy(f"another process works on {self.path}: wait until it has ended") from None
-                    time.sleep(0.05)
             yield
         finally:
+            with suppress(OSError):
+                (self.path / "lock").unlink()  # while it is held: who waits for it looks again
             os.close(handle)
+
+    def _lock(self) -> int | None:
+        """The handle of the lock's file; None if another process holds it, or has just removed it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        path = self.path / "lock"
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(handle), os.stat(path)):
+                return handle
+        except (BlockingIOError, FileNotFoundError):
+            pass
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+        return None
 
 
 def check_writable(root: Path) -> None:

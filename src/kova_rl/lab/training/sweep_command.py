@@ -12,11 +12,15 @@ from rich.console import Console
 from rich.live import Live
 
 from kova_rl.filter.checks import check_whole
+from kova_rl.lab.arguments import Count, Whole
+from kova_rl.lab.imports import require_sb3
 from kova_rl.lab.pool import cores
+from kova_rl.lab.terminal import NowAndThen, say
 from kova_rl.lab.training.backend import Backend
 from kova_rl.lab.training.commands import add_command
 from kova_rl.lab.training.config import RunConfig, check_fields, unflatten
 from kova_rl.lab.training.grid import expand, read_sweep
+from kova_rl.lab.training.labels import differences
 from kova_rl.lab.training.live import Dashboard, report
 from kova_rl.lab.training.names import assignment
 from kova_rl.lab.training.search import Search, ranking, score
@@ -54,9 +58,9 @@ class SweepRuns:
     """A TOML file, or one of the package: fig3, ablation, times or grid, and each with -desk and -smoke."""
     out: Path = Path("runs")
     """Folder of the runs; made if it is not there."""
-    jobs: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
+    jobs: Count = None
     """Runs at once; one a core."""
-    retries: int = 2
+    retries: Whole = 2
     """How often a run that died is tried again."""
     set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...", help_behavior_hint="")] = ()
     """Settings that win over the file's, as name=value; a list multiplies out."""
@@ -110,10 +114,11 @@ class SweepRuns:
         if backend is None:
             return False
         try:
-            with Live(Dashboard(sweep), console=console, transient=True, refresh_per_second=2):
-                sweep.supervise(backend)
+            board, now = Dashboard(sweep), NowAndThen(console)
+            with Live(board, console=console, transient=True, refresh_per_second=2):
+                sweep.supervise(backend, lambda: now(board.line))
         except KeyboardInterrupt:
-            console.print("Stopped. The same command goes on from the last checkpoint of each run.")
+            say(console, "Stopped. The same command goes on from the last checkpoint of each run.")
             return True
         return False
 
@@ -134,12 +139,14 @@ class SweepRuns:
             if sweep.of("failed", "busy"):
                 report(sweep, console)
             tried += batch
-            console.print(f"{len(tried)} of {search.trials} proposals tried")
+            say(console, f"{len(tried)} of {search.trials} proposals tried")
         console.print(ranking(tried))
         if any(proposal.score is None for proposal in tried):
             raise SystemExit(1)
 
     def _backend(self, waiting: int) -> Backend:
+        if self.on in ("processes", "ray"):  # a cluster has libraries of its own
+            require_sb3("training")
         if self.on == "processes":
             from kova_rl.lab.training.processes import Processes
 
@@ -151,9 +158,10 @@ class SweepRuns:
 
 def listed(sweep: Sweep, console: Console) -> None:
     """Print the runs of a sweep and their statuses."""
+    told = differences(sweep.runs)
     for entry in sweep.entries:
         store, status = Store(sweep.root, entry.config), str(entry.status)
         if status == "waiting":
             status = "failed" if store.failure() else "started" if store.started else "missing"
-        console.print(f"{status:8} {entry.config.name}", soft_wrap=True, highlight=False)
-    console.print(f"{len(sweep.of('done'))} of {len(sweep.entries)} done")
+        say(console, f"{status:8} {entry.config.name}  {told[entry.config.name]}".rstrip())
+    say(console, f"{len(sweep.of('done'))} of {len(sweep.entries)} done")

@@ -12,6 +12,8 @@ import tyro
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from kova_rl.lab.arguments import Count, Number, Sizes, Switch
+from kova_rl.lab.terminal import NowAndThen, say
 from kova_rl.lab.training.commands import add_command
 from kova_rl.lab.training.config import ALGORITHMS, RunConfig
 from kova_rl.lab.training.live import number
@@ -21,12 +23,8 @@ from kova_rl.lab.training.store import Busy, Store, check_writable, explained
 
 __all__ = ["Train"]
 
-Number = Annotated[float | None, tyro.conf.arg(metavar="NUMBER", help_behavior_hint="")]
-Count = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")]
 Name = Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")]
-Switch = Annotated[bool | None, tyro.conf.arg(metavar="{True,False}", help_behavior_hint="")]
 Options = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...", help_behavior_hint="")]
-Sizes = Annotated[tuple[int, ...] | None, tyro.conf.arg(metavar="INT ...", help_behavior_hint="")]
 
 
 @dataclass
@@ -133,11 +131,12 @@ class Train:
         before = store.summary() is not None
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
         with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
-            bar = progress.add_task(config.environment, total=config.steps)
+            bar, now = progress.add_task(config.environment, total=config.steps), NowAndThen(console)
 
             def tell(record: dict[str, Any]) -> None:
                 shown = f"{config.environment}, return {number(record['return'])}"
                 progress.update(bar, completed=record["step"], description=shown)
+                now(lambda: f"{shown}, step {record['step']:,} of {config.steps:,}")
 
             try:
                 summary = train(config, self.out, tell)
@@ -148,7 +147,7 @@ class Train:
                 raise ValueError(str(error)) from None
             except KeyboardInterrupt:
                 where = "the last checkpoint" if store.started else "the start: there is no checkpoint yet"
-                console.print(f"Stopped. The same command goes on from {where}.")
+                say(console, f"Stopped. The same command goes on from {where}.")
                 raise SystemExit(130) from None
             except Exception as error:
                 message, see = explained(error, store.path), ""
@@ -157,9 +156,10 @@ class Train:
                     see = f", see {store.path / 'failure.json'}"
                 raise ValueError(f"the run failed{see}: {message}") from error
         add_command(self.out, self._words())
-        console.print(
+        say(
+            console,
             f"{config.algorithm} on {config.environment} with {config.critic}: return "
             f"{number(summary['final_return'])} after {summary['steps']:,} steps, {summary['seconds']:.0f} s"
             + (", finished before" if before else ""),
         )
-        console.print(f"log.jsonl, summary.json and model.zip: {store.path}", soft_wrap=True)
+        say(console, f"log.jsonl, summary.json and model.zip: {store.path}")
