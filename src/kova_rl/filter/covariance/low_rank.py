@@ -15,10 +15,13 @@ from kova_rl.filter.checks import check_whole
 from kova_rl.filter.covariance.base import ANY, Accepted, Covariance, Prior
 from kova_rl.filter.evidence import CHUNK, Evidence, inverse_lower
 from kova_rl.filter.layout import Segment, dimension
-from kova_rl.filter.step import State, Update, cholesky
+from kova_rl.filter.step import State, Update, check_finite_gram, cholesky
 
 ROUNDS = 2
 """Of subspace iteration in a step."""
+
+MUCH = 1e4
+"""Trace of the batch's information, in units of P-, above which float32 is worked out in float64."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class LowRank(Covariance):
             && \text{the gain times the innovation} \\
         W &\leftarrow X Q
             && \text{Q spans the strongest directions of } G \\
-        v &\leftarrow v + \operatorname{rows}(X)^2 - \operatorname{rows}(X Q)^2
+        v &\leftarrow v + \operatorname{rows}(X - X Q Q')^2
             && \text{the rest stays as information on the diagonal}
         \end{aligned}
 
@@ -92,28 +95,31 @@ class LowRank(Covariance):
             scale[:, None]
         )
         G = _gram(X_W, X_H)
+        check_finite_gram(G, evidence, first=r)
+        if G.dtype is torch.float32 and float(G.diagonal()[r:].sum()) > MUCH:
+            X_W, X_H = X_W.double(), X_H.double()  # float32 could not hold what the batch says
+            G = _gram(X_W, X_H)
         w = noise.whiten(evidence.innovation)
         z, jitter = _solve(G, w, evidence)  # (I + G)^-1 [0; w]
-        delta = rows.spread(torch.mv(X_W, z[:r]).addmv_(X_H, z[r:]).mul_(scale * lr), leaked)
+        moved = torch.mv(X_W, z[:r]).addmv_(X_H, z[r:])
+        delta = rows.spread(moved.mul_(scale * lr).to(leaked.dtype), leaked)
 
         def predicted_variance() -> Tensor:
             # H'P-H = G_HH - G_HW (I + G_WW)^-1 G_WH, in units of the noise.
             inner = G[:r, :r] + torch.eye(r, dtype=G.dtype, device=G.device)
             root = G[r:, :r] @ inverse_lower(torch.linalg.cholesky(inner)).T
-            return noise.diagonal_of(G[r:, r:] - root @ root.T).clamp_(min=0.0)
+            return noise.diagonal_of((G[r:, r:] - root @ root.T).to(w.dtype)).clamp_(min=0.0)
 
         def commit() -> None:
-            gained = rows.of(information).mul(lr).add_(rows.of(squares), alpha=keep**2)
             Q = _directions(G, lr, r)
-            kept = W if rows.all else work.buffer("rows of W", len(v), r, v)
-            torch.mm(X_H, Q[r:], out=kept).addmm_(X_W, Q[:r]).div_(scale[:, None])
-            weighed = torch.mv(torch.mul(kept, kept, out=X_W), kept.new_ones(r))
-            # What is not kept in W stays on the diagonal; less than nothing is rounding.
-            rows.write(state["diagonal"].copy_(leaked), gained.sub_(weighed).clamp_(min=0.0).add_(v))
-            rows.write(squares, weighed)
+            kept, rest = _kept_and_rest(X_W, X_H, Q, lr)
+            rows.write(state["diagonal"].copy_(leaked), (rest / scale.square()).to(v.dtype).add_(v))
+            kept = (kept / scale[:, None]).to(v.dtype)
+            rows.write(squares, torch.linalg.vecdot(kept, kept))
             rows.write(W, kept)
 
-        return Update(delta, w.dot(z[r:]).item() / len(w), predicted_variance, commit, jitter)
+        nis = w.to(z.dtype).dot(z[r:]).item() / len(w)
+        return Update(delta, nis, predicted_variance, commit, jitter)
 
     def _whitened_root(self, state: State) -> tuple[Tensor, Tensor, Tensor]:
         """``P = D (I + B diag(f) B')^2 D`` with D a diagonal: a symmetric root, without cancellation."""
@@ -195,18 +201,32 @@ def _gram(W: Tensor, H: Tensor) -> Tensor:
     return G
 
 
+def _kept_and_rest(W: Tensor, H: Tensor, Q: Tensor, lr: float) -> tuple[Tensor, Tensor]:
+    """``X Q``, and the squared rows of ``X - X Q Q'``, for ``X = [W, sqrt(lr) H]``.
+
+    A difference of squares would be cheaper, but its rounding errors, kept above 0, add up to information
+    that no batch has given.
+    """
+    r = W.shape[1]
+    if lr != 1.0:
+        H = H * lr**0.5
+    kept = torch.addmm(torch.mm(H, Q[r:]), W, Q[:r])
+    left_W, left_H = torch.addmm(W, kept, Q[:r].T, alpha=-1.0), torch.addmm(H, kept, Q[r:].T, alpha=-1.0)
+    return kept, torch.linalg.vecdot(left_W, left_W).add_(torch.linalg.vecdot(left_H, left_H))
+
+
 def _solve(G: Tensor, w: Tensor, evidence: Evidence) -> tuple[Tensor, float]:
     """``(I + G)^-1 [0; w]``, and the jitter that it took."""
     inner = G.clone()
     inner.diagonal().add_(1.0)
     lower, jitter = cholesky(inner, evidence, first=len(G) - len(w))
-    right = w.new_zeros(len(G), 1)
+    right = G.new_zeros(len(G), 1)
     right[len(G) - len(w) :, 0] = w
     return torch.cholesky_solve(right, lower)[:, 0], jitter
 
 
 def _directions(G: Tensor, lr: float, r: int) -> Tensor:
-    """``D Q``: Q spans the r strongest directions of ``D G D``, D tempers the batch by ``lr``.
+    """Q spans the r strongest directions of ``D G D``, where D tempers the batch by ``lr``.
 
     Any orthonormal Q gives a valid filter, because what it leaves out goes to the diagonal, so two rounds
     of subspace iteration do for what an eigendecomposition would do at several times the price: on
@@ -219,7 +239,7 @@ def _directions(G: Tensor, lr: float, r: int) -> Tensor:
     Q = _start(len(G), r, G.dtype, G.device)
     for _ in range(ROUNDS):
         Q = torch.linalg.qr(G @ Q).Q
-    return Q if lr == 1.0 else D * Q
+    return Q
 
 
 @lru_cache(maxsize=64)
