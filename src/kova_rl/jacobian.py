@@ -12,11 +12,13 @@ from torch.autograd.graph import GradientEdge
 
 from kova_rl.errors import InvalidBatch
 from kova_rl.filter.evidence import DenseJacobian, Jacobian
-from kova_rl.linear import Layer, LinearJacobian, linears_of
+from kova_rl.linear import Layer, Linear, LinearJacobian, linears_of
 from kova_rl.parameters import Parameters
+from kova_rl.rows import keeps_rows
 
 Predict = Callable[[], Tensor]
-Calls = list[tuple[nn.Module, Tensor, GradientEdge | None]]
+Calls = list[tuple[Linear, Tensor, int, GradientEdge | None]]
+"""Each call of a Linear: its input, the input's version, and where its output hangs in the graph."""
 
 CHUNK_ELEMENTS = 1 << 24
 """Gradients that the general path holds at a time, beside the Jacobian itself."""
@@ -29,9 +31,15 @@ class JacobianOf:
 
     *Fast path*: every trainable parameter belongs to an ``nn.Linear`` that the closure calls exactly
     once, on N rows. One backward of the sum of the predictions gives each layer's b. It would be
-    silently wrong if the closure mixed or permuted rows, or tied weights, so one random combination of the
-    rows is compared with plain autograd: at calls 1, 2, 4, 8 ... of each batch size, and always for a closure
-    that is used once.
+    silently wrong if the closure mixed or permuted rows, or used a weight elsewhere too. So the graph of the
+    closure is read at every call (:mod:`kova_rl.rows`). Where it does not prove that rows are kept apart, one
+    random combination of the rows is compared with plain autograd before anything is learned, and if they
+    differ the general path is taken from then on. As a second line, the same comparison is made at calls
+    1, 2, 4, 8 ... of each batch size, and always for a closure that is used once.
+
+    What neither sees in between is a hook on a tensor that mixes the rows of a *gradient*, and an input that
+    is overwritten behind autograd's back (through ``.data`` or NumPy), which autograd does not see either.
+    An input that is overwritten in place after a layer has read it is refused.
 
     *General path*: batched ``torch.autograd.grad``, in chunks, for any module.
     """
@@ -41,10 +49,11 @@ class JacobianOf:
         self._linears = linears_of(module, parameters)
         self._module = module
         self._may_be_fast = bool(self._linears)
-        self._forwards = [partial(self._forward, linear.module) for linear in self._linears]
+        self._forwards = [partial(self._forward, linear) for linear in self._linears]
         self._record: Calls = []
         self._ones: Tensor | None = None
         self._calls: dict[tuple[int, bool], int] = {}
+        self._tracked = {id(p) for p in parameters.tensors}
 
     def __call__(self, predict: Predict, dtype: torch.dtype, once: bool = False) -> tuple[Tensor, Jacobian]:
         """Predictions, detached, and their Jacobian in ``dtype``; ``once`` is a closure of its own."""
@@ -58,7 +67,7 @@ class JacobianOf:
             return predictions.detach(), self._general(predictions, dtype)
         key = (predictions.shape[0], self._module.training)
         count = self._calls.get(key, 0) + 1
-        check = once or count & (count - 1) == 0
+        check = once or count & (count - 1) == 0 or not self._keeps_rows(predictions, layers)
         jacobian = self._fast(predictions, layers, dtype, keep_graph=check)
         if check:
             agree, conclusive = self._compare(predictions, jacobian)
@@ -107,11 +116,11 @@ class JacobianOf:
             for linear in self._linears:
                 del linear.module.__dict__["forward"]
 
-    def _forward(self, module: nn.Linear, input: Tensor) -> Tensor:
-        output = nn.Linear.forward(module, input)
+    def _forward(self, linear: Linear, input: Tensor) -> Tensor:
+        output = nn.Linear.forward(linear.module, input)
         node = output.grad_fn
         edge = None if node is None else GradientEdge(node, output.output_nr)
-        self._record.append((module, input, edge))
+        self._record.append((linear, input, _version(input), edge))
         return output
 
     def _layers(self, calls: Calls, n: int) -> list[tuple[Tensor, GradientEdge]] | None:
@@ -119,12 +128,20 @@ class JacobianOf:
         linears = self._linears
         if len(calls) != len(linears):
             return None
-        found = {
-            module: (input, edge)
-            for module, input, edge in calls
-            if edge is not None and input.ndim == 2 and input.shape[0] == n
-        }
+        found = {}
+        for linear, input, version, edge in calls:
+            if edge is not None and input.ndim == 2 and input.shape[0] == n:
+                found[linear.module] = input, edge
+            if _version(input) != version:
+                raise InvalidBatch(
+                    f"predict() overwrote the input of {linear.module} in place after it had been read, so "
+                    "that the gradient is lost: write into a new tensor, or pass the layer a .clone()"
+                )
         return [found[linear.module] for linear in linears] if len(found) == len(linears) else None
+
+    def _keeps_rows(self, predictions: Tensor, layers: list[tuple[Tensor, GradientEdge]]) -> bool:
+        nodes = {edge.node for _, edge in layers}
+        return keeps_rows([predictions, *(a for a, _ in layers)], nodes, self._tracked, len(predictions))
 
     def _fast(
         self,
@@ -209,6 +226,11 @@ def _batched_gradients(
         dense = [g.to_dense() for g in column if g is not None]
         stacked.append(torch.stack(dense) if dense else None)
     return stacked
+
+
+def _version(tensor: Tensor) -> int:
+    """Counts the writes into a tensor; those of inference mode, which autograd can't use, are not counted."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def keeping_autocast(predict: Predict, device: str) -> Predict:
