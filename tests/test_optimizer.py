@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import warnings
 
@@ -13,7 +14,7 @@ from kova_rl import Kova, KovaError, covariance, evolution, observation
 from kova_rl.state import moved
 from tests import members
 
-X = torch.randn(8, 3)
+X = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
 
 
 def test_the_public_interface_of_the_design() -> None:
@@ -203,6 +204,16 @@ def test_no_step_inside_sampled_and_weights_come_back_after_an_error() -> None:
         raise RuntimeError("user")
     assert all(torch.equal(a, b) for a, b in zip(before, critic.parameters(), strict=True))
     optimizer.step(lambda: critic(X).squeeze(-1), X[:, 0])
+
+
+def test_no_copy_inside_sampled_since_it_would_take_a_draw_for_the_mean() -> None:
+    critic = members.critic(dtype=torch.float32)
+    optimizer = Kova(critic)
+    for make in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(KovaError, match="copy of the optimizer inside sampled"), optimizer.sampled():
+            make(optimizer)
+    twin = copy.deepcopy(optimizer)
+    twin.step(lambda: twin.module(X).squeeze(-1), X[:, 0])
 
 
 def test_draws_repeat_with_their_generator() -> None:

@@ -30,7 +30,7 @@ from kova_rl.info import StepInfo
 from kova_rl.jacobian import JacobianOf, Predict, keeping_autocast
 from kova_rl.parameters import Parameters
 from kova_rl.posterior import Belief, joint_covariance
-from kova_rl.state import moved, pack, unpack
+from kova_rl.state import identity, moved, pack, unpack
 
 SCALE_DECAY = 0.99
 """Of the running mean of the normalised innovation squared, which gives std its unit."""
@@ -314,7 +314,7 @@ class Kova(torch.optim.Optimizer):
         """A copy of everything that the filter remembers: tensors, numbers and strings only."""
         for before in self._optimizer_state_dict_pre_hooks.values():
             before(self)
-        state = pack(self._memory(), self.param_groups[0], self._parameters, self._structure)
+        state = pack(self._memory(), self.param_groups[0], self._identity())
         for after in self._optimizer_state_dict_post_hooks.values():
             state = after(self, state) or state
         return state
@@ -324,18 +324,27 @@ class Kova(torch.optim.Optimizer):
         """Load what :meth:`state_dict` gave, to the bit and in its own dtype.
 
         Raises:
-            StateMismatch: The state is of another architecture, structure, noise, prior or dtype.
+            StateMismatch: The state is of another architecture, covariance, evolution, noise, prior or dtype,
+                or it has numbers that no filter could have come to. Nothing was loaded.
+
+        As in ``torch.optim``, ``lr`` comes from the state. The other numbers of the settings (eta, decay ...)
+        are those of this Kova, and may differ from those that the state was made with.
         """
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = before(self, state_dict) or state_dict
         with torch.inference_mode(False):
-            memory, group = unpack(state_dict, self._memory(), self._parameters, self._structure)
+            mine, variances = self._memory(), self._structure.variances
+            memory, group = unpack(state_dict, mine, self._identity(), variances, self._device)
         self.state[self._parameters.tensors[0]] = memory
         self.param_groups[0].update(group)
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
+    def _identity(self) -> dict[str, Any]:
+        return identity(self._parameters, self._structure, self.evolution, self.observation)
+
     def __getstate__(self) -> dict[str, Any]:
+        self._refuse_inside_sampled("a copy of the optimizer")  # or it would take the draw for the mean
         return {**super().__getstate__(), **{name: self.__dict__[name] for name in self._OURS}}
 
     def __repr__(self) -> str:
