@@ -229,7 +229,7 @@ def test_unnormalised_inputs_warn_once_and_say_what_to_do() -> None:
     critic = nn.Linear(3, 1)
     paper = observation.BatchSize()
     optimizer = Kova(critic, observation=paper)
-    with pytest.warns(UserWarning, match=r"above 100 N = 800.*VecNormalize"):
+    with pytest.warns(UserWarning, match=r"the inputs of Linear.*far from order 1.*VecNormalize"):
         optimizer.step(lambda: critic(1e3 * X).squeeze(-1), X[:, 0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -237,6 +237,13 @@ def test_unnormalised_inputs_warn_once_and_say_what_to_do() -> None:
         Kova(critic, covariance=covariance.LowRank(prior=1e-4), observation=paper).step(
             lambda: critic(1e3 * X).squeeze(-1), X[:, 0]
         )
+
+
+def test_a_prior_that_is_too_bold_warns_and_says_what_to_do() -> None:
+    critic = nn.Linear(3, 1)
+    optimizer = Kova(critic, prior=1e6)
+    with pytest.warns(UserWarning, match=r"above 100 N = 800.*VecNormalize.*FanIn"):
+        optimizer.step(lambda: critic(X).squeeze(-1), X[:, 0])
 
 
 def test_targets_out_of_the_priors_scale_warn_once_and_say_what_to_do() -> None:

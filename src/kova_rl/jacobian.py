@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import partial
+from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -157,6 +158,8 @@ class JacobianOf:
             retain_graph=keep_graph,
             allow_unused=True,
         )
+        if all(b is None for b in gradients):
+            _refuse_another_network()
         made = []
         for linear, (a, _), b in zip(self._linears, layers, gradients, strict=True):
             if b is None:
@@ -202,6 +205,8 @@ class JacobianOf:
             selector[:, start:stop].fill_diagonal_(1.0)
             gradients = _batched_gradients(predictions, tensors, selector)
             keyed = {id(p): g for p, g in zip(tensors, gradients, strict=True) if g is not None}
+            if not keyed:
+                _refuse_another_network()
             self.parameters.scatter(keyed, out[:, start:stop])
         return DenseJacobian(out)
 
@@ -247,11 +252,23 @@ def keeping_autocast(predict: Predict, device: str) -> Predict:
     return run
 
 
+def _refuse_another_network() -> NoReturn:
+    raise InvalidBatch(
+        "predict() does not use the weights that this Kova tracks: is it of another network, such as the "
+        "target's, or of the critic before it was replaced or copied? Nothing was changed"
+    )
+
+
 def _checked(predictions: object) -> Tensor:
     if not isinstance(predictions, Tensor):
         raise InvalidBatch(f"predict() must return a tensor, got {type(predictions).__name__}")
+    if predictions.ndim == 0:
+        raise InvalidBatch(
+            "predict() must return one prediction a sample, shape (N,), got a single number. If that is a "
+            "loss: return the predictions themselves, Kova compares them with the targets"
+        )
     if predictions.ndim != 1:
-        single = predictions.numel() == len(predictions) if predictions.ndim else True
+        single = predictions.numel() == len(predictions)
         hint = "use .squeeze(-1)" if single else "pick one output a sample, as with .gather(1, actions)"
         raise InvalidBatch(
             f"predict() must return one prediction a sample, shape (N,), got shape "
