@@ -238,8 +238,9 @@ def test_a_submodule_put_into_training_mode_is_found_at_the_call() -> None:
             optimizer.step(lambda: model(x).squeeze(-1), x[:, 0])
         optimizer.step(lambda: model(x).squeeze(-1), x[:, 0])
     norm.train()
-    with pytest.warns(UserWarning, match="falling back"):
+    with pytest.warns(UserWarning, match="falling back") as found:
         optimizer.step(lambda: model(x).squeeze(-1), x[:, 0])
+    assert found[0].filename == __file__, "the warning points at the user's own line"
 
 
 def test_an_input_that_the_closure_overwrites_is_refused_and_nothing_changes() -> None:

@@ -87,7 +87,7 @@ class JacobianOf:
             "Kova's one-backward Jacobian does not hold for this closure (it mixes or permutes rows, as "
             "BatchNorm in training mode does, or uses a weight twice): falling back to one "
             "backward a sample, which is right but slower.",
-            stacklevel=6,
+            stacklevel=7,
         )
 
     def _can_record(self) -> bool:
