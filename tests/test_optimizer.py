@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import warnings
 
@@ -15,7 +16,7 @@ from kova_rl.filter.step import State
 from kova_rl.state import moved
 from tests import members
 
-X = torch.randn(8, 3)
+X = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
 
 
 def test_the_public_interface_of_the_design() -> None:
@@ -207,6 +208,16 @@ def test_no_step_inside_sampled_and_weights_come_back_after_an_error() -> None:
     optimizer.step(lambda: critic(X).squeeze(-1), X[:, 0])
 
 
+def test_no_copy_inside_sampled_since_it_would_take_a_draw_for_the_mean() -> None:
+    critic = members.critic(dtype=torch.float32)
+    optimizer = Kova(critic)
+    for make in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(KovaError, match="copy of the optimizer inside sampled"), optimizer.sampled():
+            make(optimizer)
+    twin = copy.deepcopy(optimizer)
+    twin.step(lambda: twin.module(X).squeeze(-1), X[:, 0])
+
+
 def test_draws_repeat_with_their_generator() -> None:
     critic = members.critic(dtype=torch.float32)
     optimizer, drawn = Kova(critic), []
@@ -220,7 +231,7 @@ def test_unnormalised_inputs_warn_once_and_say_what_to_do() -> None:
     critic = nn.Linear(3, 1)
     paper = observation.BatchSize()
     optimizer = Kova(critic, observation=paper)
-    with pytest.warns(UserWarning, match=r"above 100 N = 800.*VecNormalize"):
+    with pytest.warns(UserWarning, match=r"the inputs of Linear.*far from order 1.*VecNormalize"):
         optimizer.step(lambda: critic(1e3 * X).squeeze(-1), X[:, 0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -228,6 +239,13 @@ def test_unnormalised_inputs_warn_once_and_say_what_to_do() -> None:
         Kova(critic, covariance=covariance.LowRank(prior=1e-4), observation=paper).step(
             lambda: critic(1e3 * X).squeeze(-1), X[:, 0]
         )
+
+
+def test_a_prior_that_is_too_bold_warns_and_says_what_to_do() -> None:
+    critic = nn.Linear(3, 1)
+    optimizer = Kova(critic, prior=1e6)
+    with pytest.warns(UserWarning, match=r"above 100 N = 800.*VecNormalize.*FanIn"):
+        optimizer.step(lambda: critic(X).squeeze(-1), X[:, 0])
 
 
 def test_targets_out_of_the_priors_scale_warn_once_and_say_what_to_do() -> None:

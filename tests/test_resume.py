@@ -6,6 +6,7 @@ import copy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -129,7 +130,10 @@ def other(**changes: object) -> Kova:
         ({"covariance": covariance.LowRank(8, dtype=torch.float64)}, "float64"),
         ({"evolution": evolution.Memoryless()}, "Isotropic"),
         ({"evolution": evolution.VariableLeakage()}, "evolution"),
+        ({"evolution": evolution.Stationary()}, "evolution: the state dict has Leakage.*has Stationary"),
         ({"observation": observation.Adaptive()}, "observation"),
+        ({"observation": observation.MaxRatio()}, "observation: the state dict has BatchSize.*MaxRatio"),
+        ({"observation": observation.Robust()}, r"observation: .*Robust\(base=BatchSize"),
     ],
 )
 def test_a_state_of_another_filter_is_refused_and_nothing_is_loaded(
@@ -140,6 +144,71 @@ def test_a_state_of_another_filter_is_refused_and_nothing_is_loaded(
     with pytest.raises(StateMismatch, match=message):
         mine.load_state_dict(saved.state_dict())
     assert same(mine.state_dict(), before)
+
+
+def test_the_words_of_a_noise_belong_to_its_state() -> None:
+    paper = other(observation=observation.MaxRatio(convention="paper"))
+    with pytest.raises(StateMismatch, match=r"convention='paper'.*convention='code'"):
+        other(observation=observation.MaxRatio()).load_state_dict(paper.state_dict())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"evolution": evolution.Leakage(0.2)},
+        {"covariance": covariance.Full(), "evolution": evolution.FadingMemory(0.1, on_windup="reset")},
+        {"observation": observation.Adaptive(decay=0.9)},
+    ],
+)
+def test_the_numbers_of_the_settings_may_change_at_a_load_as_in_torch(changes: dict[str, Any]) -> None:
+    defaults = {key: type(value)() for key, value in changes.items()}
+    saved, mine = other(**defaults), other(**changes)
+    train(saved.module, saved, 0, 3)
+    mine.load_state_dict(saved.state_dict())
+    train(mine.module, mine, 3, 6)
+    assert [getattr(mine, key) for key in changes] == list(changes.values())
+
+
+def spoiled(case: int, path: str, value: float) -> tuple[Kova, dict[str, Any]]:
+    """A filter and its own state with one number of it changed."""
+    model, optimizer = build(case)
+    train(model, optimizer, 0, 3)
+    state = optimizer.state_dict()
+    *way, last = path.split(".")
+    place = state["state"][0]
+    for key in way:
+        place = place[key]
+    if isinstance(place[last], torch.Tensor):
+        place[last][(0,) * place[last].ndim] = value
+    else:
+        place[last] = value
+    return optimizer, state
+
+
+def tensors_of(case: int) -> list[str]:
+    (memory,) = build(case)[1].state.values()
+    return [f"covariance.{key}" for key in memory["covariance"]]
+
+
+@pytest.mark.parametrize("case", range(len(CASES)), ids=lambda case: ",".join(map(members.name, CASES[case])))
+def test_numbers_that_no_filter_comes_to_are_refused(case: int) -> None:
+    paths = [(path, value) for path in tensors_of(case) for value in (float("nan"), float("inf"))]
+    if paths:
+        paths.append((paths[0][0], -3.0))  # the first entry of P, or of the information
+    paths += [("nis", -1.0), ("nis", float("nan")), ("step", -1), ("step", 0.5), ("jitters", -1)]
+    for path, value in paths:
+        optimizer, state = spoiled(case, path, value)
+        before = optimizer.state_dict()
+        with pytest.raises(StateMismatch, match=path.split(".")[0]):
+            optimizer.load_state_dict(state)
+        assert same(optimizer.state_dict(), before)
+
+
+def test_a_learned_noise_that_is_not_a_number_is_refused() -> None:
+    case = next(i for i, (_, _, noise) in enumerate(CASES) if isinstance(noise, observation.Adaptive))
+    optimizer, state = spoiled(case, "observation.variance", float("nan"))
+    with pytest.raises(StateMismatch, match=r"observation\.variance.*NaN"):
+        optimizer.load_state_dict(state)
 
 
 def test_another_optimizers_state_is_refused() -> None:

@@ -237,6 +237,7 @@ def test_settings_are_a_dict_or_a_dataclass() -> None:
         ({"eta": 0.1, "evolution": evolution.Leakage(0.1)}, "eta and evolution"),
         ({"prior": 1.0, "covariance": covariance.LowRank()}, "prior and covariance"),
         ({"etaa": 0.1}, "did you mean eta"),
+        ({"rank": 8}, "'rank' is written covariance=covariance.LowRank(rank=...)"),
         ({"eta": 1.5}, "eta must be"),
         ({"lr": 0.0}, "lr must be"),
         ({"prior": -1.0}, "prior"),
@@ -485,6 +486,21 @@ def test_separate_extractors_of_linear_layers_are_filtered() -> None:
 
 
 # ---------------------------------------------------------------------- error bars and exploration
+
+
+def test_the_pair_of_a_gymnasium_reset_is_refused_by_name() -> None:
+    model = small(KovaPPO)
+    reset = gym.make("CartPole-v1").reset(seed=0)
+    with pytest.raises(ValueError, match=r"got a tuple.*pair \(obs, info\): pass obs alone"):
+        model.value_distribution(reset)
+    assert model.value_distribution(reset[0]).mean.shape == (1,)
+
+
+def test_rewards_out_of_scale_warn_at_the_first_batch() -> None:
+    env = gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda reward: 1e4 * reward)
+    model = KovaPPO("MlpPolicy", env, n_steps=64, batch_size=64, n_epochs=1, **ON)
+    with pytest.warns(UserWarning, match=r"first innovations.*Normalise the rewards"):
+        model.learn(64)
 
 
 def test_value_distributions_have_the_shape_of_what_is_asked() -> None:

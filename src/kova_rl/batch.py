@@ -5,18 +5,47 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from kova_rl.errors import InvalidBatch, NonFiniteBatch
+from kova_rl.filter.evidence import Jacobian
 from kova_rl.filter.observation import Observation
+from kova_rl.linear import LinearJacobian
 
 UNNORMALISED = 100.0
-"""``h'P_0 h`` of the first batch above this, in units of N, is a sign of inputs not normalised."""
+"""``h'P_0 h`` of the first batch above this, in units of N, is a sign of a prior that is too bold."""
 
 LARGE = 100.0
 """Innovations whose mean square exceeds so many ``h'P_0 h`` are larger than the prior can explain soon."""
+LARGE_WITHOUT_UNIT = 1e4
+"""The same for a noise without a unit. For a linear model the unit is then nothing, but a network bends."""
+
+INPUTS = (1e-2, 30.0)
+"""The least norm of a critic's inputs, and their largest root mean square, that are of order 1."""
+
+SLOW = 0.01
+"""An ``lr`` up to here is taken for another optimizer's."""
+
+
+def refuse_call(predict: object, targets: object) -> NoReturn:
+    """Say what ``step`` has to be called with, to someone who called it as another optimizer's."""
+    call = "step(lambda: critic(obs).squeeze(-1), targets)"
+    if predict is None and targets is None:
+        raise InvalidBatch(
+            f"step() needs the predictions and their targets: {call}. Kova computes the gradients itself: "
+            "leave out zero_grad(), loss.backward() and a GradScaler"
+        )
+    if not callable(predict):
+        raise InvalidBatch(
+            f"predict must be a function that calls the critic, got {type(predict).__name__}: {call}"
+        )
+    raise InvalidBatch(
+        f"targets are missing: {call}. The closure returns the predictions, and not the loss that "
+        "torch.optim's closures return"
+    )
 
 
 def innovation_of(targets: Tensor, predictions: Tensor, dtype: torch.dtype) -> Tensor:
@@ -64,27 +93,68 @@ def check_noise_inputs(observation: Observation, given: Mapping[str, Tensor]) ->
     raise InvalidBatch("; ".join(parts))
 
 
-def warn_if_unnormalised(innovation: Tensor, prior_variance: Tensor) -> None:
-    """Warn, given ``h'P_0 h`` of the first batch, if it is far above the noise of the paper's filter."""
-    mean, n = float(prior_variance.mean()), len(prior_variance)
-    if UNNORMALISED * n < mean < math.inf:
-        warnings.warn(
+def warn_if_slow(lr: float) -> None:
+    """Warn of a step size that is usual for Adam, where it would stop the filter."""
+    if lr <= SLOW:
+        _warn(
+            f"lr={lr:g} takes {lr:.2%} of the filter's step at each batch, so that it will barely learn: "
+            "lr=1, the default, is the filter. Its steps come from what it knows, and not from a learning "
+            "rate; how fast it forgets is eta.",
+            stacklevel=4,
+        )
+
+
+def warn_of_scales(innovation: Tensor, jacobian: Jacobian, unit_free: bool) -> None:
+    """Warn, at the first batch, of numbers that are far from what the filter takes for granted."""
+    if not _warned_of_inputs(jacobian):
+        linear = isinstance(jacobian, LinearJacobian) and len(jacobian.layers) == 1
+        large = math.inf if unit_free and linear else LARGE_WITHOUT_UNIT if unit_free else LARGE
+        _warn_of_prior(innovation, jacobian.gram().diagonal(), large)
+
+
+def _warned_of_inputs(jacobian: Jacobian) -> bool:
+    """Warn of inputs out of scale, which saturate a network or leave its first layer nothing to learn by.
+
+    A prior that makes up for them is fine. Only for stacks of Linear layers, whose inputs are at hand.
+    """
+    low, high = INPUTS
+    for index, layer in enumerate(jacobian.layers if isinstance(jacobian, LinearJacobian) else ()):
+        root = layer.linear.weight.root if layer.linear.weight else 0.0
+        norm, rms = float(layer.a.norm(dim=1).square().mean().sqrt()), float(layer.a.square().mean().sqrt())
+        faint = index == 0 and 0 < max(norm, root * norm) < low
+        if faint or high < min(rms, root * rms) < math.inf:
+            _warn(
+                f"the inputs of {layer.linear.module} have a root mean square of {rms:.3g} in the first "
+                "batch, far from order 1, so that learning will be slow or fail. Normalise the observations "
+                "(as VecNormalize does)."
+            )
+            return True
+    return False
+
+
+def _warn_of_prior(innovation: Tensor, prior_variance: Tensor, large: float) -> None:
+    """Warn if ``h'P_0 h`` is far from the innovations, or far above the noise of the paper's filter."""
+    squared, mean, n = float(innovation.square().mean()), float(prior_variance.mean()), len(innovation)
+    if mean == 0.0:
+        _warn(
+            "the first predictions do not change with the weights at all (every gradient is 0), so that "
+            "nothing can be learned from this batch: look for saturated or dead units."
+        )
+    elif UNNORMALISED * n < mean < math.inf:
+        _warn(
             f"the prior's variance of the first predictions, h'P_0 h, is {mean:.3g}, above 100 N = "
             f"{UNNORMALISED * n:.3g}: the first steps will be bold. Normalise the inputs of the critic "
             "(as VecNormalize does), or lower the prior: covariance.FanIn(), or a prior of about "
-            f"{n / mean:.1g} in place of 1.",
-            stacklevel=6,
+            f"{n / mean:.1g} in place of 1."
         )
-
-
-def warn_if_large(innovation: Tensor, prior_variance: Tensor) -> None:
-    """Warn if the targets are out of the prior's scale; for noises that have the unit of the targets."""
-    squared, mean = float(innovation.square().mean()), float(prior_variance.mean())
-    if 0 < LARGE * mean < squared < math.inf:
-        warnings.warn(
+    elif large * mean < squared < math.inf:
+        larger = f", or make the prior about {squared / mean:.1g} times larger" if large == LARGE else ""
+        _warn(
             f"the first innovations (root mean square {squared**0.5:.3g}) are far larger than the prior "
             f"expects (h'P_0 h has a root of {mean**0.5:.3g}), so that learning will be slow. Normalise the "
-            "rewards (as VecNormalize does), so that values are of order 1, or make the prior of the "
-            f"covariance about {squared / mean:.1g} times larger.",
-            stacklevel=6,
+            f"rewards (as VecNormalize does), so that values are of order 1{larger}."
         )
+
+
+def _warn(message: str, stacklevel: int = 8) -> None:
+    warnings.warn(message, stacklevel=stacklevel)

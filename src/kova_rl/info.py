@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
@@ -18,14 +18,18 @@ class _Optimizer(Protocol):
 class StepInfo:
     """What people want to log of one step: floats, computed when they are asked for."""
 
-    innovation: Tensor = field(repr=False)
+    innovation: Tensor
     """Targets minus predictions, of shape (N,)."""
     nis: float
     """Normalised innovation squared, ``innovation' S^-1 innovation / N``."""
-    _delta: Tensor = field(repr=False)
+    _delta: Tensor
     jitter: float
     """What had to be added to the innovation covariance to factorise it; 0 nearly always."""
-    _optimizer: _Optimizer = field(repr=False)
+    _optimizer: _Optimizer
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={getattr(self, name):.4g}" for name in SHOWN)
+        return f"StepInfo({shown})"
 
     @property
     def loss(self) -> float:
@@ -72,3 +76,5 @@ NAMES = (
     "variance_mean",
     "jitter",
 )
+SHOWN = ("loss", "innovation_mean", "innovation_std", "nis", "update_norm", "jitter")
+"""What is printed: the variances would cost a pass over the covariance."""

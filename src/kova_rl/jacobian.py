@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import partial
+from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -12,11 +13,13 @@ from torch.autograd.graph import GradientEdge
 
 from kova_rl.errors import InvalidBatch
 from kova_rl.filter.evidence import DenseJacobian, Jacobian
-from kova_rl.linear import Layer, LinearJacobian, linears_of
+from kova_rl.linear import Layer, Linear, LinearJacobian, linears_of
 from kova_rl.parameters import Parameters
+from kova_rl.rows import keeps_rows
 
 Predict = Callable[[], Tensor]
-Calls = list[tuple[nn.Module, Tensor, GradientEdge | None]]
+Calls = list[tuple[Linear, Tensor, int, GradientEdge | None]]
+"""Each call of a Linear: its input, the input's version, and where its output hangs in the graph."""
 
 CHUNK_ELEMENTS = 1 << 24
 """Gradients that the general path holds at a time, beside the Jacobian itself."""
@@ -29,9 +32,15 @@ class JacobianOf:
 
     *Fast path*: every trainable parameter belongs to an ``nn.Linear`` that the closure calls exactly
     once, on N rows. One backward of the sum of the predictions gives each layer's b. It would be
-    silently wrong if the closure mixed or permuted rows, or tied weights, so one random combination of the
-    rows is compared with plain autograd: at calls 1, 2, 4, 8 ... of each batch size, and always for a closure
-    that is used once.
+    silently wrong if the closure mixed or permuted rows, or used a weight elsewhere too. So the graph of the
+    closure is read at every call (:mod:`kova_rl.rows`). Where it does not prove that rows are kept apart, one
+    random combination of the rows is compared with plain autograd before anything is learned, and if they
+    differ the general path is taken from then on. As a second line, the same comparison is made at calls
+    1, 2, 4, 8 ... of each batch size, and always for a closure that is used once.
+
+    What neither sees in between is a hook on a tensor that mixes the rows of a *gradient*, and an input that
+    is overwritten behind autograd's back (through ``.data`` or NumPy), which autograd does not see either.
+    An input that is overwritten in place after a layer has read it is refused.
 
     *General path*: batched ``torch.autograd.grad``, in chunks, for any module.
     """
@@ -41,10 +50,11 @@ class JacobianOf:
         self._linears = linears_of(module, parameters)
         self._module = module
         self._may_be_fast = bool(self._linears)
-        self._forwards = [partial(self._forward, linear.module) for linear in self._linears]
+        self._forwards = [partial(self._forward, linear) for linear in self._linears]
         self._record: Calls = []
         self._ones: Tensor | None = None
         self._calls: dict[tuple[int, bool], int] = {}
+        self._tracked = {id(p) for p in parameters.tensors}
 
     def __call__(self, predict: Predict, dtype: torch.dtype, once: bool = False) -> tuple[Tensor, Jacobian]:
         """Predictions, detached, and their Jacobian in ``dtype``; ``once`` is a closure of its own."""
@@ -58,7 +68,7 @@ class JacobianOf:
             return predictions.detach(), self._general(predictions, dtype)
         key = (predictions.shape[0], self._module.training)
         count = self._calls.get(key, 0) + 1
-        check = once or count & (count - 1) == 0
+        check = once or count & (count - 1) == 0 or not self._keeps_rows(predictions, layers)
         jacobian = self._fast(predictions, layers, dtype, keep_graph=check)
         if check:
             agree, conclusive = self._compare(predictions, jacobian)
@@ -77,7 +87,7 @@ class JacobianOf:
             "Kova's one-backward Jacobian does not hold for this closure (it mixes or permutes rows, as "
             "BatchNorm in training mode does, or uses a weight twice): falling back to one "
             "backward a sample, which is right but slower.",
-            stacklevel=6,
+            stacklevel=7,
         )
 
     def _can_record(self) -> bool:
@@ -107,11 +117,11 @@ class JacobianOf:
             for linear in self._linears:
                 del linear.module.__dict__["forward"]
 
-    def _forward(self, module: nn.Linear, input: Tensor) -> Tensor:
-        output = nn.Linear.forward(module, input)
+    def _forward(self, linear: Linear, input: Tensor) -> Tensor:
+        output = nn.Linear.forward(linear.module, input)
         node = output.grad_fn
         edge = None if node is None else GradientEdge(node, output.output_nr)
-        self._record.append((module, input, edge))
+        self._record.append((linear, input, _version(input), edge))
         return output
 
     def _layers(self, calls: Calls, n: int) -> list[tuple[Tensor, GradientEdge]] | None:
@@ -119,12 +129,20 @@ class JacobianOf:
         linears = self._linears
         if len(calls) != len(linears):
             return None
-        found = {
-            module: (input, edge)
-            for module, input, edge in calls
-            if edge is not None and input.ndim == 2 and input.shape[0] == n
-        }
+        found = {}
+        for linear, input, version, edge in calls:
+            if edge is not None and input.ndim == 2 and input.shape[0] == n:
+                found[linear.module] = input, edge
+            if _version(input) != version:
+                raise InvalidBatch(
+                    f"predict() overwrote the input of {linear.module} in place after it had been read, so "
+                    "that the gradient is lost: write into a new tensor, or pass the layer a .clone()"
+                )
         return [found[linear.module] for linear in linears] if len(found) == len(linears) else None
+
+    def _keeps_rows(self, predictions: Tensor, layers: list[tuple[Tensor, GradientEdge]]) -> bool:
+        nodes = {edge.node for _, edge in layers}
+        return keeps_rows([predictions, *(a for a, _ in layers)], nodes, self._tracked, len(predictions))
 
     def _fast(
         self,
@@ -140,6 +158,8 @@ class JacobianOf:
             retain_graph=keep_graph,
             allow_unused=True,
         )
+        if all(b is None for b in gradients):
+            _refuse_another_network()
         made = []
         for linear, (a, _), b in zip(self._linears, layers, gradients, strict=True):
             if b is None:
@@ -185,6 +205,8 @@ class JacobianOf:
             selector[:, start:stop].fill_diagonal_(1.0)
             gradients = _batched_gradients(predictions, tensors, selector)
             keyed = {id(p): g for p, g in zip(tensors, gradients, strict=True) if g is not None}
+            if not keyed:
+                _refuse_another_network()
             self.parameters.scatter(keyed, out[:, start:stop])
         return DenseJacobian(out)
 
@@ -211,6 +233,11 @@ def _batched_gradients(
     return stacked
 
 
+def _version(tensor: Tensor) -> int:
+    """Counts the writes into a tensor; those of inference mode, which autograd can't use, are not counted."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
 def keeping_autocast(predict: Predict, device: str) -> Predict:
     """The closure under the autocast of now, for a caller that is about to leave it.
 
@@ -225,11 +252,23 @@ def keeping_autocast(predict: Predict, device: str) -> Predict:
     return run
 
 
+def _refuse_another_network() -> NoReturn:
+    raise InvalidBatch(
+        "predict() does not use the weights that this Kova tracks: is it of another network, such as the "
+        "target's, or of the critic before it was replaced or copied? Nothing was changed"
+    )
+
+
 def _checked(predictions: object) -> Tensor:
     if not isinstance(predictions, Tensor):
         raise InvalidBatch(f"predict() must return a tensor, got {type(predictions).__name__}")
+    if predictions.ndim == 0:
+        raise InvalidBatch(
+            "predict() must return one prediction a sample, shape (N,), got a single number. If that is a "
+            "loss: return the predictions themselves, Kova compares them with the targets"
+        )
     if predictions.ndim != 1:
-        single = predictions.numel() == len(predictions) if predictions.ndim else True
+        single = predictions.numel() == len(predictions)
         hint = "use .squeeze(-1)" if single else "pick one output a sample, as with .gather(1, actions)"
         raise InvalidBatch(
             f"predict() must return one prediction a sample, shape (N,), got shape "

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Never
 
 import torch
 from torch import Tensor, nn
@@ -14,15 +14,16 @@ from torch import Tensor, nn
 from kova_rl.batch import (
     check_noise_inputs,
     innovation_of,
+    refuse_call,
     refuse_if_not_finite,
-    warn_if_large,
-    warn_if_unnormalised,
+    warn_if_slow,
+    warn_of_scales,
 )
-from kova_rl.defaults import settle
 from kova_rl.errors import KovaError, NonFiniteBatch
 from kova_rl.filter.checks import FLOATS, check_lr
 from kova_rl.filter.compatibility import check_pair
 from kova_rl.filter.covariance import Covariance
+from kova_rl.filter.covariance.base import Prior
 from kova_rl.filter.covariance.isotropic import Isotropic
 from kova_rl.filter.evidence import Evidence, Noise, Workspace
 from kova_rl.filter.evolution import Evolution
@@ -33,8 +34,10 @@ from kova_rl.info import StepInfo
 from kova_rl.jacobian import JacobianOf, Predict, keeping_autocast
 from kova_rl.parameters import Parameters
 from kova_rl.posterior import Belief, joint_covariance
-from kova_rl.state import moved, pack, unpack
+from kova_rl.shorthand import chosen, where_it_belongs
+from kova_rl.state import identity, moved, pack, unpack
 
+ARGUMENTS = ("module", "lr", "covariance", "evolution", "observation", "eta", "prior")
 SCALE_DECAY = 0.99
 """Of the running mean of the normalised innovation squared, which gives std its unit."""
 
@@ -66,10 +69,14 @@ class Kova(torch.optim.Optimizer):
         observation: How noisy the targets are, see :mod:`kova_rl.observation`. None is ``Adaptive()``, which
             learns it. With a noise that has no unit (``BatchSize``, ``MaxRatio``), the evolution's None is
             ``Leakage(0.1)``; with ``Memoryless`` the noise is ``BatchSize()``, as in the released code.
+        eta: Short for the default evolution with this ``eta``: how fast it forgets.
+        prior: Short for the default covariance with this ``prior``: a number, a dict from a layer's name to
+            its number, or ``covariance.FanIn()``.
 
     Raises:
-        ValueError: A setting out of range, a module without trainable parameters, or a covariance
-            and an evolution that do not go together.
+        ValueError: A setting out of range, a module without trainable parameters, a covariance and an
+            evolution that do not go together, or one thing said twice (``eta`` and ``evolution``).
+        TypeError: An argument that there is not; the message says where it belongs.
 
     Example:
         >>> import torch
@@ -101,14 +108,21 @@ class Kova(torch.optim.Optimizer):
         covariance: Covariance | None = None,
         evolution: Evolution | None = None,
         observation: Observation | None = None,
+        *,
+        eta: float | None = None,
+        prior: Prior | None = None,
+        **others: Never,
     ) -> None:
+        if others:
+            raise TypeError(where_it_belongs(others, ARGUMENTS))
         if not isinstance(module, nn.Module):
             raise ValueError(
                 f"module must be an nn.Module, got {type(module).__name__}: pass the critic itself, not "
                 "its parameters()"
             )
         check_lr(lr)
-        covariance, evolution, observation = settle(covariance, evolution, observation)
+        warn_if_slow(lr)
+        covariance, evolution, observation = chosen(covariance, evolution, observation, eta, prior)
         parameters = Parameters(module, covariance.prior)
         check_pair(covariance, evolution, parameters.segments)
         super().__init__([{"params": parameters.tensors}], {"lr": float(lr)})
@@ -135,7 +149,9 @@ class Kova(torch.optim.Optimizer):
     # ------------------------------------------------------------------ learning
 
     @torch.no_grad()
-    def step(self, predict: Predict, targets: Tensor, **noise_inputs: Tensor) -> StepInfo:  # type: ignore[override]
+    def step(  # type: ignore[override]
+        self, predict: Predict | None = None, targets: Tensor | None = None, **noise_inputs: Tensor
+    ) -> StepInfo:
         """One prediction and update of the filter.
 
         Args:
@@ -148,13 +164,15 @@ class Kova(torch.optim.Optimizer):
             What people want to log, see :class:`~kova_rl.StepInfo`.
 
         Raises:
-            InvalidBatch: Wrong shapes, or a noise input missing or out of range.
+            InvalidBatch: Wrong shapes, no predictions or targets, or a noise input missing or out of range.
             NonFiniteBatch: A target, prediction or gradient that is not finite.
             CovarianceWindup: An unbounded evolution has wound up.
             NotPositiveDefinite: The innovation covariance can't be factorised.
 
         Whatever it raises, neither the weights nor the covariance have changed.
         """
+        if targets is None or not callable(predict):
+            refuse_call(predict, targets)
         kind = self._parameters.tensors[0].device.type
         if torch.is_autocast_enabled(kind):
             predict = keeping_autocast(predict, kind)
@@ -188,8 +206,7 @@ class Kova(torch.optim.Optimizer):
             )
 
         if memory["step"] == 0:
-            warn = warn_if_unnormalised if self.observation.unit_free else warn_if_large
-            warn(innovation, jacobian.gram().diagonal())
+            warn_of_scales(innovation, jacobian, self.observation.unit_free)
         if self.observation.learns:
             self.observation.observe(memory["observation"], innovation, update.predicted_variance())
         update.commit()
@@ -345,7 +362,7 @@ class Kova(torch.optim.Optimizer):
         """A copy of everything that the filter remembers: tensors, numbers and strings only."""
         for before in self._optimizer_state_dict_pre_hooks.values():
             before(self)
-        state = pack(self._memory(), self.param_groups[0], self._parameters, self._structure)
+        state = pack(self._memory(), self.param_groups[0], self._identity())
         for after in self._optimizer_state_dict_post_hooks.values():
             state = after(self, state) or state
         return state
@@ -355,18 +372,27 @@ class Kova(torch.optim.Optimizer):
         """Load what :meth:`state_dict` gave, to the bit and in its own dtype.
 
         Raises:
-            StateMismatch: The state is of another architecture, structure, noise, prior or dtype.
+            StateMismatch: The state is of another architecture, covariance, evolution, noise, prior or dtype,
+                or it has numbers that no filter could have come to. Nothing was loaded.
+
+        As in ``torch.optim``, ``lr`` comes from the state. The other numbers of the settings (eta, decay ...)
+        are those of this Kova, and may differ from those that the state was made with.
         """
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = before(self, state_dict) or state_dict
         with torch.inference_mode(False):
-            memory, group = unpack(state_dict, self._memory(), self._parameters, self._structure)
+            mine, variances = self._memory(), self._structure.variances
+            memory, group = unpack(state_dict, mine, self._identity(), variances, self._device)
         self.state[self._parameters.tensors[0]] = memory
         self.param_groups[0].update(group)
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
+    def _identity(self) -> dict[str, Any]:
+        return identity(self._parameters, self._structure, self.evolution, self.observation)
+
     def __getstate__(self) -> dict[str, Any]:
+        self._refuse_inside_sampled("a copy of the optimizer")  # or it would take the draw for the mean
         return {**super().__getstate__(), **{name: self.__dict__[name] for name in self._OURS}}
 
     def __repr__(self) -> str:

@@ -109,10 +109,16 @@ class FilteredCritic(GuardedEnvironment, SafeSaving, BaseAlgorithm):
 
         Raises:
             KovaError: The critic is not filtered (``kova=None``).
+            ValueError: ``obs`` is the pair that Gymnasium's ``reset`` returns.
         """
         if not vars(self.filters):
             raise KovaError(
                 "kova=None keeps the host's optimizer, which has no error bars: build the model with kova={}"
+            )
+        if isinstance(obs, tuple):
+            raise ValueError(
+                "obs must be an observation or a batch of them, got a tuple. Gymnasium's env.reset() returns "
+                "the pair (obs, info): pass obs alone"
             )
         self.policy.set_training_mode(False)
         tensors, _ = self.policy.obs_to_tensor(obs)

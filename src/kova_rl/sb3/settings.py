@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -10,10 +9,12 @@ from typing import Any, Literal
 from torch import nn
 
 from kova_rl.filter.checks import check_choice, check_lr
-from kova_rl.filter.covariance import Covariance, FanIn, LowRank
-from kova_rl.filter.evolution import Evolution, Leakage
+from kova_rl.filter.covariance import Covariance
+from kova_rl.filter.covariance.base import Prior
+from kova_rl.filter.evolution import Evolution
 from kova_rl.filter.observation import BatchSize, Observation
 from kova_rl.optimizer import Kova
+from kova_rl.shorthand import chosen, where_it_belongs
 
 __all__ = ["KovaSettings"]
 
@@ -29,8 +30,8 @@ class KovaSettings:
             ``MaxRatio()`` on the policy ratio of a minibatch for PPO, TRPO and A2C, ``BatchSize()`` for the
             others.
         lr: alpha, in (0, 1].
-        eta: Short for ``evolution=Leakage(eta)``.
-        prior: Short for ``covariance=LowRank(prior=prior)``.
+        eta: Short for the default evolution with this ``eta``, as in ``Kova``.
+        prior: Short for the default covariance with this ``prior``, as in ``Kova``.
         layers: ``"all"`` of the critic, or its ``"last"`` layer alone; the host's optimizer then keeps the
             others.
 
@@ -48,24 +49,14 @@ class KovaSettings:
     observation: Observation | None = None
     lr: float = 1.0
     eta: float | None = None
-    prior: float | Mapping[str, float] | FanIn | None = None
+    prior: Prior | None = None
     layers: Literal["all", "last"] = "all"
 
     def __post_init__(self) -> None:
         check_lr(self.lr)
         check_choice("layers", self.layers, ("all", "last"))
-        for short, long, example in (
-            ("eta", "evolution", "Leakage(eta)"),
-            ("prior", "covariance", "LowRank(prior=prior)"),
-        ):
-            if getattr(self, short) is not None and getattr(self, long) is not None:
-                raise ValueError(
-                    f"{short} and {long} both say the same: pass one, {short} is short for {long}={example}"
-                )
-        if self.eta is not None:
-            Leakage(self.eta)  # refuses what is out of range here, not when the critic is built
-        if self.prior is not None:
-            LowRank(prior=self.prior)
+        # Refuses what is out of range, or said twice, here and not when the critic is built.
+        chosen(self.covariance, self.evolution, self.observation, self.eta, self.prior)
 
     @classmethod
     def of(cls, value: KovaSettings | Mapping[str, Any] | None) -> KovaSettings | None:
@@ -78,11 +69,9 @@ class KovaSettings:
                 f"kova must be KovaSettings, a dict of {', '.join(names)}, or None for the host's own "
                 f"optimizer, got {value!r}"
             )
-        for name in value:
-            if name not in names:
-                near = difflib.get_close_matches(str(name), names, n=1)
-                hint = f"; did you mean {near[0]}?" if near else ""
-                raise ValueError(f"kova has the fields {', '.join(names)}, got {name!r}{hint}")
+        unknown = [str(name) for name in value if name not in names]
+        if unknown:
+            raise ValueError(f"kova: {where_it_belongs(unknown, names)}")
         return cls(**value)
 
     def build(self, module: nn.Module, observation: Observation | None = None) -> Kova:
@@ -92,10 +81,12 @@ class KovaSettings:
             module: The critic, or its last layer.
             observation: The algorithm's own noise, for when none was chosen; None is ``BatchSize()``.
         """
-        evolution, covariance = self.evolution, self.covariance
-        if self.eta is not None:
-            evolution = Leakage(self.eta)
-        if self.prior is not None:
-            covariance = LowRank(prior=self.prior)
-        noise = self.observation or observation or BatchSize()
-        return Kova(module, lr=self.lr, covariance=covariance, evolution=evolution, observation=noise)
+        return Kova(
+            module,
+            lr=self.lr,
+            covariance=self.covariance,
+            evolution=self.evolution,
+            observation=self.observation or observation or BatchSize(),
+            eta=self.eta,
+            prior=self.prior,
+        )
