@@ -310,7 +310,7 @@ def test_hopeless_covariances_raise_with_the_step_and_a_way_out() -> None:
     model = members.critic()
     optimizer = Kova(model, 1.0, covariance.Full(), evolution.PriorAnchored(), observation.PerSample())
     (memory,) = optimizer.state.values()
-    memory["covariance"]["matrix.0"].mul_(-1.0)
+    memory["covariance"]["matrix_0"].mul_(-1.0)
     before = snapshot(model, optimizer)
     with pytest.raises(NotPositiveDefinite, match=r"step 0.*float64"):
         optimizer.step(lambda: model(X)[:, 0], Y, variance=torch.full((4,), 1e-9))

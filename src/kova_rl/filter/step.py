@@ -45,7 +45,7 @@ class Gain(NamedTuple):
     """
 
     T: Tensor
-    c: Tensor
+    c: Tensor | float
     z: Tensor
     nis: float
     predicted_variance: Callable[[], Tensor]
@@ -59,9 +59,8 @@ def gain(M: Tensor, noise: Noise, evidence: Evidence, lr: float) -> Gain:
     lower, jitter = cholesky(S, evidence)
     inverse = inverse_lower(lower)  # K S K' = U U' with U = P- H L_S^-T           (eq. 10)
     w = inverse @ evidence.innovation.double()
-    c = torch.full_like(w, -lr)  # P = P- - alpha K S K'                           (eq. 5)
-    z = w * lr  # alpha K innovation = U (alpha w)                                 (eq. 5)
-    return Gain(inverse.T, c, z, w.dot(w).item() / len(w), M.diagonal, jitter)
+    z = w * lr  # alpha K innovation = U (alpha w), and P = P- - alpha U U'        (eq. 5)
+    return Gain(inverse.T, -lr, z, w.dot(w).item() / len(w), M.diagonal, jitter)
 
 
 def directional_gain(

@@ -60,7 +60,7 @@ class BlockDiagonal(Covariance):
         for blocks in self.partition(segments):
             eye = torch.eye(blocks.size, dtype=like.dtype, device=like.device)
             rooted = kind is Leak or (kind is not Shifted and blocks.size <= SMALL)
-            key = f"{'root' if rooted else 'matrix'}.{blocks.start}"
+            key = f"{'root' if rooted else 'matrix'}_{blocks.start}"
             state[key] = eye.repeat(blocks.number, 1, 1)
         return state
 
@@ -68,7 +68,7 @@ class BlockDiagonal(Covariance):
         """The blocks, in the form in which they are kept."""
         made: list[Part] = []
         for key, stored in state.items():
-            form, _, start = key.partition(".")
+            form, _, start = key.partition("_")
             made.append((Roots if form == "root" else Matrices)(stored, int(start)))
         return made
 
@@ -82,13 +82,14 @@ class BlockDiagonal(Covariance):
         if _says_much(parts, M, evidence.noise):
             parts, H, B = [part.double() for part in parts], H.double(), B.double()
             M = _observe(parts, H, B)
-        noise = evidence.noise.at_least(max(part.floor(part.rows(H), M) for part in parts))
+        noise = evidence.noise
+        noise = noise.at_least(max(part.floor(part.rows(H), M, noise.smallest) for part in parts))
         made: Gain
         if isinstance(change, Directional):
             made = directional_gain(M, noise, evidence, lr, change.eta, change.bounded)
         else:
             made = gain(M, noise, evidence, lr)
-        c, z = made.c.to(H.dtype), made.z.to(H.dtype)
+        z, c = made.z.to(H.dtype), made.c.to(H.dtype) if isinstance(made.c, Tensor) else made.c
         U = torch.mm(B, made.T.to(H.dtype), out=H)
         delta = torch.cat([part.moved(part.rows(U), z) for part in parts]).to(evidence.innovation.dtype)
 

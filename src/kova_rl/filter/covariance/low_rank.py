@@ -2,6 +2,7 @@ r"""The inverse of P as a diagonal plus a low rank: linear in d, positive defini
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,13 +16,17 @@ from kova_rl.filter.checks import check_whole
 from kova_rl.filter.covariance.base import ANY, Accepted, Covariance, Prior
 from kova_rl.filter.evidence import CHUNK, Evidence, inverse_lower
 from kova_rl.filter.layout import Segment, dimension
-from kova_rl.filter.step import State, Update, check_finite_gram, cholesky
+from kova_rl.filter.step import State, Update, cholesky
 
 ROUNDS = 2
 """Of subspace iteration in a step."""
 
 MUCH = 1e4
 """Trace of the batch's information, in units of P-, above which float32 is worked out in float64."""
+
+EXACT = 100.0
+"""Information about a weight, above which what W leaves out is not taken as a difference of squares: the
+rounding errors of that, kept above 0, would add up to information that no batch has given."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +100,7 @@ class LowRank(Covariance):
             scale[:, None]
         )
         G = _gram(X_W, X_H)
-        check_finite_gram(G, evidence, first=r)
-        if G.dtype is torch.float32 and float(G.diagonal()[r:].sum()) > MUCH:
+        if G.dtype is torch.float32 and MUCH < float(G.diagonal()[r:].sum()) < math.inf:
             X_W, X_H = X_W.double(), X_H.double()  # float32 could not hold what the batch says
             G = _gram(X_W, X_H)
         w = noise.whiten(evidence.innovation)
@@ -112,10 +116,18 @@ class LowRank(Covariance):
 
         def commit() -> None:
             Q = _directions(G, lr, r)
-            kept, rest = _kept_and_rest(X_W, X_H, Q, lr)
-            rows.write(state["diagonal"].copy_(leaked), (rest / scale.square()).to(v.dtype).add_(v))
-            kept = (kept / scale[:, None]).to(v.dtype)
-            rows.write(squares, torch.linalg.vecdot(kept, kept))
+            if lr != 1.0:
+                X_H.mul_(lr**0.5)
+            gained = rows.of(information).mul(lr).add_(rows.of(squares), alpha=keep**2)
+            kept = torch.mm(X_H, Q[r:], out=work.buffer("kept", len(v), r, X_W)).addmm_(X_W, Q[:r])
+            left = _left(X_W, X_H, Q, kept).mul_(v) if float(gained.max()) > EXACT else None
+            kept = kept.div_(scale[:, None]).to(v.dtype)
+            weighed = torch.linalg.vecdot(kept, kept)
+            if left is None:
+                left = gained.sub_(weighed).clamp_(min=0.0)
+            # What is not kept in W stays on the diagonal.
+            rows.write(state["diagonal"].copy_(leaked), left.to(v.dtype).add_(v))
+            rows.write(squares, weighed)
             rows.write(W, kept)
 
         nis = w.to(z.dtype).dot(z[r:]).item() / len(w)
@@ -201,18 +213,12 @@ def _gram(W: Tensor, H: Tensor) -> Tensor:
     return G
 
 
-def _kept_and_rest(W: Tensor, H: Tensor, Q: Tensor, lr: float) -> tuple[Tensor, Tensor]:
-    """``X Q``, and the squared rows of ``X - X Q Q'``, for ``X = [W, sqrt(lr) H]``.
-
-    A difference of squares would be cheaper, but its rounding errors, kept above 0, add up to information
-    that no batch has given.
-    """
-    r = W.shape[1]
-    if lr != 1.0:
-        H = H * lr**0.5
-    kept = torch.addmm(torch.mm(H, Q[r:]), W, Q[:r])
-    left_W, left_H = torch.addmm(W, kept, Q[:r].T, alpha=-1.0), torch.addmm(H, kept, Q[r:].T, alpha=-1.0)
-    return kept, torch.linalg.vecdot(left_W, left_W).add_(torch.linalg.vecdot(left_H, left_H))
+def _left(W: Tensor, H: Tensor, Q: Tensor, kept: Tensor) -> Tensor:
+    """The squared rows of ``X - X Q Q'``, for ``X = [W, H]``, which is overwritten, and ``kept = X Q``."""
+    W.addmm_(kept, Q[: W.shape[1]].T, alpha=-1.0)
+    H.addmm_(kept, Q[W.shape[1] :].T, alpha=-1.0)
+    squares: Tensor = torch.linalg.vecdot(W, W).add_(torch.linalg.vecdot(H, H))
+    return squares
 
 
 def _solve(G: Tensor, w: Tensor, evidence: Evidence) -> tuple[Tensor, float]:

@@ -50,12 +50,15 @@ class Part(ABC):
         """The part's share of the weights' change, for ``U = B T``, of length count * size."""
 
     @abstractmethod
-    def commit(self, U: Tensor, c: Tensor) -> None:
+    def commit(self, U: Tensor, c: Tensor | float) -> None:
         """``P <- P- + (P H T) diag(c) (P H T)'``, for ``U = B T``."""
 
     @abstractmethod
-    def floor(self, H: Tensor, M: Tensor) -> float:
-        """The smallest variance of a target that the form can represent, for ``M = H' P H``."""
+    def floor(self, H: Tensor, M: Tensor, needed: float) -> float:
+        """The smallest variance of a target that the form can represent, for ``M = H' P H``.
+
+        A form may be quick, and wrong, about it where it is sure that it is below ``needed``.
+        """
 
     @abstractmethod
     def variances(self) -> Tensor:

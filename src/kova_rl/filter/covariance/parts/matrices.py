@@ -61,20 +61,27 @@ class Matrices(Part):
     def moved(self, U: Tensor, z: Tensor) -> Tensor:
         return (U @ z).flatten()
 
-    def commit(self, U: Tensor, c: Tensor) -> None:
-        P, left = self.stored, U * c
-        if self.count == 1:
-            _add_symmetric(P[0], left[0], U[0], self.kept)
+    def commit(self, U: Tensor, c: Tensor | float) -> None:
+        P, left, alpha = self.stored, U, 1.0
+        if isinstance(c, Tensor):
+            left = U * c
         else:
-            P.baddbmm_(left, U.mT, beta=self.kept)
-            P.copy_(torch.add(P, P.mT).mul_(0.5))
+            alpha = c
+        if self.count == 1:
+            _add_symmetric(P[0], left[0], U[0], self.kept, alpha)
+        else:
+            half = torch.baddbmm(P, left, U.mT, beta=0.5 * self.kept, alpha=0.5 * alpha)
+            torch.add(half, half.mT, out=P)
         if self.own is not None:
             P.diagonal(dim1=1, dim2=2).add_(self.own.view(self.count, self.size))
 
-    def floor(self, H: Tensor, M: Tensor) -> float:
+    def floor(self, H: Tensor, M: Tensor, needed: float) -> float:
         variances = self.kept * self.variances() + (0.0 if self.own is None else self.own)
-        squares = torch.linalg.vecdot(H, H).flatten()
-        return REST * torch.finfo(H.dtype).eps * float(squares.dot(variances))
+        rounding, flat = REST * torch.finfo(H.dtype).eps, H.flatten()
+        most = rounding * float(flat.dot(flat)) * float(variances.max())
+        if most <= needed:
+            return most
+        return rounding * float(torch.linalg.vecdot(H, H).flatten().dot(variances))
 
     def variances(self) -> Tensor:
         return self.stored.diagonal(dim1=1, dim2=2).reshape(-1).clone()
@@ -89,15 +96,15 @@ class Matrices(Part):
         return torch.bmm(lower, normal)
 
 
-def _add_symmetric(P: Tensor, left: Tensor, right: Tensor, kept: float) -> None:
-    """``P <- kept P + left right'``, of which one triangle is computed and mirrored."""
+def _add_symmetric(P: Tensor, left: Tensor, right: Tensor, kept: float, alpha: float) -> None:
+    """``P <- kept P + alpha left right'``, of which one triangle is computed and mirrored."""
     starts = range(0, len(P), TILE)
     for i in starts:
         for j in starts:
             if j > i:
                 break
             rows, cols = slice(i, i + TILE), slice(j, j + TILE)
-            tile = torch.addmm(P[rows, cols], left[rows], right[cols].T, beta=kept)
+            tile = torch.addmm(P[rows, cols], left[rows], right[cols].T, beta=kept, alpha=alpha)
             if i == j:
                 tile = tile.add(tile.T).mul_(0.5)
             else:

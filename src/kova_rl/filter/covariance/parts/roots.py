@@ -67,12 +67,12 @@ class Roots(Part):
     def moved(self, U: Tensor, z: Tensor) -> Tensor:
         return torch.bmm(self.root, (U @ z)[:, :, None]).flatten()
 
-    def commit(self, U: Tensor, c: Tensor) -> None:
+    def commit(self, U: Tensor, c: Tensor | float) -> None:
         self.stored.copy_(_times_root(self.root, U, c))
         if self.bounded:  # rounding alone may take a variance above the prior's
             self.stored.mul_(self.stored.square().sum(2, keepdim=True).clamp_(min=1.0).rsqrt_())
 
-    def floor(self, H: Tensor, M: Tensor) -> float:
+    def floor(self, H: Tensor, M: Tensor, needed: float) -> float:
         return LEAST_SHARE * float(M.trace())
 
     def variances(self) -> Tensor:
@@ -82,7 +82,7 @@ class Roots(Part):
         return torch.bmm(self.root, normal)
 
 
-def _times_root(L: Tensor, U: Tensor, c: Tensor) -> Tensor:
+def _times_root(L: Tensor, U: Tensor, c: Tensor | float) -> Tensor:
     """``L M`` with ``M M' = I + U diag(c) U'``, block by block."""
     count, size, n = U.shape
     if count > FEW or size <= 2 * n:
@@ -93,17 +93,20 @@ def _times_root(L: Tensor, U: Tensor, c: Tensor) -> Tensor:
     return torch.baddbmm(L, torch.bmm(torch.bmm(L, Q), inner), Q.mT)
 
 
-def _root(U: Tensor, c: Tensor) -> Tensor:
+def _root(U: Tensor, c: Tensor | float) -> Tensor:
     """The Cholesky factor of ``I + U diag(c) U'``."""
-    matrix = torch.bmm(U * c, U.mT)
-    matrix.diagonal(dim1=1, dim2=2).add_(1.0)
     lower: Tensor
-    lower, failed = torch.linalg.cholesky_ex(matrix)
+    lower, failed = torch.linalg.cholesky_ex(_left_of_one(U, c))
     if not failed.any():
         return lower
-    matrix = torch.bmm(U.double() * c.double(), U.double().mT)
+    return _cholesky(_left_of_one(U.double(), c), "what the batch leaves of P").to(U.dtype)
+
+
+def _left_of_one(U: Tensor, c: Tensor | float) -> Tensor:
+    """``I + U diag(c) U'``."""
+    matrix = torch.bmm(U * c, U.mT) if isinstance(c, Tensor) else torch.bmm(U, U.mT).mul_(c)
     matrix.diagonal(dim1=1, dim2=2).add_(1.0)
-    return _cholesky(matrix, "what the batch leaves of P").to(U.dtype)
+    return matrix
 
 
 def _cholesky(matrix: Tensor, what: str) -> Tensor:

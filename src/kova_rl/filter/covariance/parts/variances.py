@@ -50,12 +50,13 @@ class Variances(Part):
     def moved(self, U: Tensor, z: Tensor) -> Tensor:
         return (U[:, 0] @ z).mul_(self.variance.sqrt())
 
-    def commit(self, U: Tensor, c: Tensor) -> None:
-        share = (U[:, 0].square() @ c).add_(1.0)
+    def commit(self, U: Tensor, c: Tensor | float) -> None:
+        squares = U[:, 0].square()
+        share = (squares @ c if isinstance(c, Tensor) else squares.sum(1).mul_(c)).add_(1.0)
         left = share.clamp_(min=torch.finfo(share.dtype).eps).mul_(self.variance)
         self.stored.copy_(left.clamp_(max=1.0) if self.bounded else left)
 
-    def floor(self, H: Tensor, M: Tensor) -> float:
+    def floor(self, H: Tensor, M: Tensor, needed: float) -> float:
         return LEAST_SHARE * float(M.trace())
 
     def variances(self) -> Tensor:
