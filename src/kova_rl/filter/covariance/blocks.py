@@ -20,6 +20,9 @@ from kova_rl.filter.step import Gain, State, Update, check_finite_gram, directio
 FLUSH_EVERY = 64
 """Steps between two looks for numbers that have decayed into nothing."""
 
+EXACT = 8
+"""Units in the last place of a batch's mean ``h'P_0 h``: no target counts as more exact than this."""
+
 MUCH = 1e4
 """``trace(H'P-H)`` over the noise, above which a batch in float32 is worked out in float64."""
 
@@ -82,8 +85,7 @@ class BlockDiagonal(Covariance):
         if _says_much(parts, M, evidence.noise):
             parts, H, B = [part.double() for part in parts], H.double(), B.double()
             M = _observe(parts, H, B)
-        noise = evidence.noise
-        noise = noise.at_least(max(part.floor(part.rows(H), M, noise.smallest) for part in parts))
+        noise = _representable(evidence, parts, H, M)
         made: Gain
         if isinstance(change, Directional):
             made = directional_gain(M, noise, evidence, lr, change.eta, change.bounded)
@@ -124,6 +126,18 @@ def _says_much(parts: list[Part], M: Tensor, noise: Noise) -> bool:
     """Whether float32 would lose what the batch says, and the parts could keep it."""
     narrow = M.dtype is torch.float32 and not any(isinstance(part, Matrices) for part in parts)
     return narrow and float(M.trace()) > MUCH * noise.smallest
+
+
+def _representable(evidence: Evidence, parts: list[Part], H: Tensor, M: Tensor) -> Noise:
+    """The noise, but no target more exact than its prediction or than P can be.
+
+    A prediction rounds, and so does the gradient at it. A filter that takes a target for more exact than
+    that takes the curvature of the critic for information, and blows up.
+    """
+    noise, flat = evidence.noise, H.view(-1)
+    rounding = EXACT * torch.finfo(evidence.innovation.dtype).eps * float(flat.dot(flat)) / H.shape[1]
+    stored = (part.floor(part.rows(H), M, noise.smallest) for part in parts)
+    return noise.at_least(max(rounding, *stored))
 
 
 def _observe(parts: list[Part], H: Tensor, B: Tensor) -> Tensor:

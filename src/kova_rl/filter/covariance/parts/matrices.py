@@ -29,11 +29,19 @@ class Matrices(Part):
         start: First coordinate.
         kept: See above.
         own: See above, of length count * size.
+        bounded: Whether no variance may exceed the prior's, rounding included.
     """
 
-    def __init__(self, stored: Tensor, start: int = 0, kept: float = 1.0, own: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        stored: Tensor,
+        start: int = 0,
+        kept: float = 1.0,
+        own: Tensor | None = None,
+        bounded: bool = False,
+    ) -> None:
         super().__init__(stored, start)
-        self.kept, self.own = kept, own
+        self.kept, self.own, self.bounded = kept, own, bounded
 
     def predicted(self, change: Change, step: int) -> Matrices:
         scale, shift = 1.0, 0.0
@@ -43,7 +51,7 @@ class Matrices(Part):
             scale = change.factor
         rest = REST * torch.finfo(self.stored.dtype).eps
         own = self.variances().clamp_(max=1.0).mul_(scale * rest).add_(shift)
-        return Matrices(self.stored, self.start, scale * (1 - rest), own)
+        return Matrices(self.stored, self.start, scale * (1 - rest), own, change.bounded)
 
     def observe(self, H: Tensor, out: Tensor) -> Tensor:
         if self.count == 1:
@@ -72,8 +80,11 @@ class Matrices(Part):
         else:
             half = torch.baddbmm(P, left, U.mT, beta=0.5 * self.kept, alpha=0.5 * alpha)
             torch.add(half, half.mT, out=P)
+        diagonal = P.diagonal(dim1=1, dim2=2)
         if self.own is not None:
-            P.diagonal(dim1=1, dim2=2).add_(self.own.view(self.count, self.size))
+            diagonal.add_(self.own.view(self.count, self.size))
+        if self.bounded:
+            diagonal.clamp_(max=1.0)
 
     def floor(self, H: Tensor, M: Tensor, needed: float) -> float:
         variances = self.kept * self.variances() + (0.0 if self.own is None else self.own)
