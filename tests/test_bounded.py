@@ -147,6 +147,7 @@ def test_unbounded_evolutions_raise_before_they_go_wrong(
     assert found.largest <= (1e6 if dtype == torch.float32 else 1e12) * (1 + 1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:.*inputs.*:UserWarning")
 def test_unbounded_directional_forgetting_carries_the_guard() -> None:
     """A faintly excited direction grows until it explains eta of the noise, however faint it is."""
     model = nn.Linear(1, 1, bias=False).double()

@@ -103,6 +103,35 @@ def test_robusts_scale_is_that_of_the_noise_without_its_outliers(c: float) -> No
     assert 0.5 < float(memory["variance"].sqrt()) < 0.65
 
 
+@pytest.mark.parametrize("structure", [covariance.LowRank(), covariance.NeuronBlocks()], ids=members.name)
+def test_a_function_that_changes_is_not_taken_for_noise(structure: covariance.Covariance) -> None:
+    """Targets a hundred times larger: the critic follows, and knows the noise again."""
+    critic, generator = members.critic(4, 16, torch.float32), torch.Generator().manual_seed(0)
+    optimizer = Kova(critic, covariance=structure, evolution=evolution.Leakage(0.001))
+    for t in range(1_500):
+        x = torch.randn(64, 4, generator=generator)
+        scale, truth = (1.0 if t < 500 else 100.0), x[:, 0].sin() + 0.5 * x[:, 1] * x[:, 2]
+        y = scale * (truth + 0.1 * torch.randn(64, generator=generator))
+        optimizer.step(lambda x=x: critic(x).squeeze(-1), y)
+    error = (critic(x).squeeze(-1).detach() / scale - truth).square().mean() / truth.square().mean()
+    assert error < 0.06
+    (memory,) = optimizer.state.values()
+    assert 50 < float(memory["observation"]["variance"]) < 800  # 100; all of it is 7,000
+
+
+def test_noise_that_grows_is_not_taken_for_a_change() -> None:
+    critic, generator = members.critic(4, 16, torch.float32), torch.Generator().manual_seed(0)
+    optimizer = Kova(critic)
+    for t in range(1_200):
+        x = torch.randn(64, 4, generator=generator)
+        y = x[:, 0].sin() + (0.1 if t < 600 else 3.0) * torch.randn(64, generator=generator)
+        optimizer.step(lambda x=x: critic(x).squeeze(-1), y)
+    error = (critic(x).squeeze(-1).detach() - x[:, 0].sin()).square().mean()
+    assert error < 0.02
+    (memory,) = optimizer.state.values()
+    assert 7 < float(memory["observation"]["variance"]) < 11
+
+
 def test_robust_protects_a_learned_noise() -> None:
     model, noise = nn.Linear(3, 1).double(), observation.Robust(3.0, base=observation.Adaptive())
     optimizer = Kova(model, 1.0, covariance.Full(), evolution.Stationary(), noise)

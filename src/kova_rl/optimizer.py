@@ -191,6 +191,9 @@ class Kova(torch.optim.Optimizer):
         predictions, jacobian = self._jacobian(predict, self._dtype)
         innovation = innovation_of(targets, predictions, self._dtype)
         noise = Noise(self.observation.covariance(memory["observation"], innovation, noise_inputs))
+        least = self.observation.least(memory["observation"], innovation)
+        if least > 0.0:
+            noise = noise.at_least(least)
         evidence = Evidence(jacobian, innovation, noise, memory["step"], self._workspace)
         try:
             update = self._updated(memory, evidence, lr)
@@ -208,7 +211,8 @@ class Kova(torch.optim.Optimizer):
         if memory["step"] == 0:
             warn_of_scales(innovation, jacobian, self.observation.unit_free)
         if self.observation.learns:
-            self.observation.observe(memory["observation"], innovation, update.predicted_variance())
+            expected = update.predicted_variance()
+            self.observation.observe(memory["observation"], innovation, expected, jacobian.gram)
         update.commit()
         self._parameters.add_(update.delta)
         self.evolution.observe(memory["evolution"], nis)
@@ -219,7 +223,8 @@ class Kova(torch.optim.Optimizer):
 
     def _updated(self, memory: dict[str, Any], evidence: Evidence, lr: float) -> Update:
         """The update of the covariance that is kept, or of a fresh one if it has wound up."""
-        state, change = memory["covariance"], self.evolution.change(memory["evolution"])
+        state, valid = memory["covariance"], self.observation.valid(memory["observation"])
+        change = self.evolution.change(memory["evolution"]).opened(valid)
 
         def update() -> Update:
             return self._structure.step(state, change, evidence, lr)

@@ -18,6 +18,10 @@ class Change:
         """The largest variance after the prediction, given that before it."""
         return variance
 
+    def opened(self, share: float) -> Change:
+        """The same, where only this share of what was learned still holds; most take no notice."""
+        return self
+
 
 @dataclass(frozen=True)
 class Unchanged(Change):
@@ -29,6 +33,9 @@ class Leak(Change):
     """``P-^-1 = (1-eta) P^-1 + eta I``."""
 
     eta: float
+
+    def opened(self, share: float) -> Leak:
+        return self if share == 1.0 else Leak(1 - (1 - self.eta) * share)
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from kova_rl.filter.checks import check_fraction, check_positive
-from kova_rl.filter.observation.base import Inputs, Observation
+from kova_rl.filter.evidence import inverse_lower
+from kova_rl.filter.observation.base import Gram, Inputs, Observation
 from kova_rl.filter.step import State
+
+SURPRISE = 4.0
+"""Innovations whose mean square is so many times what was expected may be more than noise."""
+
+DAMPED = 0.3
+"""Share of a surprise that counts as noise while it lasts."""
 
 
 @dataclass(frozen=True)
@@ -19,8 +27,21 @@ class Adaptive(Observation):
     .. math:: r = \max\big(\text{floor} \cdot \overline{\delta^2},\;
         \overline{\delta^2 - h' P^- h}\big), \qquad P_n = r I,
 
-    with running means (bars) over the updates already made. It needs a filter that is tracked: with
-    ``Memoryless`` the expected variance never falls, r ends at its floor, and the steps blow up.
+    with running means (bars) over the updates already made.
+
+    Innovations far larger than they were come from noise, or from a function that has changed, which is to
+    be learned and not to be taken for noise. So a surprise counts as noise, in part, while its batch lasts,
+    which keeps the step from landing anywhere; what is learned of the noise is what no change of the weights
+    explains,
+
+    .. math:: \frac{\delta' S_0^{-1} \delta}{\operatorname{tr} S_0^{-1}}, \qquad
+        S_0 = s^2 H' P_0 H + r I,
+
+    where ``s^2`` scales the prior to the innovations; and the rest of the surprise says how little of what
+    was learned still holds, which evolutions that leak take for more to forget.
+
+    It needs a filter that is tracked: with ``Memoryless`` the expected variance never falls, r ends at its
+    floor, and the steps blow up.
 
     Args:
         initial: The variance before the first batch, in the targets' units squared.
@@ -41,14 +62,43 @@ class Adaptive(Observation):
         check_positive("floor", self.floor)
 
     def init(self, like: Tensor) -> State:
-        return {"variance": like.new_full((), self.initial), "squared": like.new_zeros(())}
+        return {"variance": like.new_full((), self.initial), "squared": like.new_zeros(()), "valid": 1.0}
+
+    def valid(self, memory: State) -> float:
+        return float(memory["valid"])
 
     def covariance(self, memory: State, innovation: Tensor, inputs: Inputs) -> Tensor:
         learned = torch.maximum(memory["squared"] * self.floor, memory["variance"])
         tiny = torch.finfo(innovation.dtype).tiny ** 0.5  # all targets met exactly
         return learned.clamp(min=tiny).expand_as(innovation)
 
-    def observe(self, memory: State, innovation: Tensor, predicted_variance: Tensor) -> None:
-        squared = innovation.square().mean()
+    def least(self, memory: State, innovation: Tensor) -> float:
+        squared = float(innovation.square().mean())
+        usual = max(float(memory["squared"]), float(memory["variance"]))
+        return DAMPED * squared if SURPRISE * usual < squared < math.inf else 0.0
+
+    def observe(
+        self, memory: State, innovation: Tensor, predicted_variance: Tensor, gram: Gram | None = None
+    ) -> None:
+        squared, expected = innovation.square().mean(), predicted_variance.mean()
+        noise = squared - expected
+        memory["valid"] = 1.0
+        if gram is not None:
+            known = float(torch.maximum(memory["squared"] * self.floor, memory["variance"]))
+            usual = SURPRISE * (known + float(expected))
+            if usual < float(squared) < math.inf:
+                noise = _unexplained(innovation, gram(), known).to(squared)
+                memory["valid"] = min(1.0, usual / max(float(squared - noise), usual))
         memory["squared"].lerp_(squared, 1 - self.decay)
-        memory["variance"].lerp_(squared - predicted_variance.mean(), 1 - self.decay)
+        memory["variance"].lerp_(noise, 1 - self.decay)
+
+
+def _unexplained(innovation: Tensor, gram: Tensor, known: float) -> Tensor:
+    """The variance of what no change of the weights explains: where the prior expects least, it is noise."""
+    K, delta = gram.double(), innovation.double()
+    S = K * (delta.square().mean() / K.diagonal().mean().clamp(min=torch.finfo(K.dtype).tiny))
+    S.diagonal().add_(max(known, 1e-9 * float(S.diagonal().mean())))
+    lower = torch.linalg.cholesky_ex(S).L
+    inverse = inverse_lower(lower)
+    estimate: Tensor = (inverse @ delta).square().sum() / inverse.square().sum()
+    return estimate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from kova_rl.errors import InvalidBatch, NonFiniteBatch
 from kova_rl.filter.step import State
 
 Inputs = Mapping[str, Tensor]
+Gram = Callable[[], Tensor]
 
 
 class Observation(ABC):
@@ -31,8 +32,25 @@ class Observation(ABC):
     def covariance(self, memory: State, innovation: Tensor, inputs: Inputs) -> Tensor:
         """P_n of a batch: N variances, or an N x N matrix."""
 
-    def observe(self, memory: State, innovation: Tensor, predicted_variance: Tensor) -> None:  # noqa: B027
-        """Learn from an update just made. Only called where ``learns`` is true."""
+    def observe(  # noqa: B027
+        self, memory: State, innovation: Tensor, predicted_variance: Tensor, gram: Gram | None = None
+    ) -> None:
+        """Learn from an update just made. Only called where ``learns`` is true.
+
+        Args:
+            memory: What :meth:`init` gave, to be changed.
+            innovation: Targets less predictions.
+            predicted_variance: What the filter expected of them without noise, the diagonal of ``H' P- H``.
+            gram: Computes ``H' P_0 H``, what the prior expects, for those who ask.
+        """
+
+    def least(self, memory: State, innovation: Tensor) -> float:
+        """The least variance that counts for this batch: above 0 where it comes as a surprise."""
+        return 0.0
+
+    def valid(self, memory: State) -> float:
+        """The share of what was learned that still holds, in (0, 1]: less than 1 after a surprise."""
+        return 1.0
 
     learns: bool = False
     """Whether ``observe`` does anything."""

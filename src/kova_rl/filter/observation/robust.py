@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kova_rl.filter.checks import check_fraction, check_positive
-from kova_rl.filter.observation.base import Inputs, Observation
+from kova_rl.filter.observation.base import Gram, Inputs, Observation
 from kova_rl.filter.observation.batch_size import BatchSize
 from kova_rl.filter.step import State
 
@@ -69,13 +69,21 @@ class Robust(Observation):
             return base * factor
         return base * factor.sqrt() * factor.sqrt()[:, None]
 
-    def observe(self, memory: State, innovation: Tensor, predicted_variance: Tensor) -> None:
+    def least(self, memory: State, innovation: Tensor) -> float:
+        return self.base.least(memory["base"], innovation)
+
+    def valid(self, memory: State) -> float:
+        return self.base.valid(memory["base"])
+
+    def observe(
+        self, memory: State, innovation: Tensor, predicted_variance: Tensor, gram: Gram | None = None
+    ) -> None:
         scale = self._scale(memory, innovation)
         limit = self.c * scale.sqrt()
         clipped = innovation.clamp(-limit, limit)
         typical = clipped.square().mean() / _clipped_variance(self.c)
         memory["variance"].copy_(torch.lerp(scale, typical, 1 - self.decay))
-        self.base.observe(memory["base"], clipped, predicted_variance)
+        self.base.observe(memory["base"], clipped, predicted_variance, gram)
 
 
 def _clipped_variance(c: float) -> float:
