@@ -29,19 +29,20 @@ _KEEPS_P: dict[type[evo.Evolution], int | None] = {
     evo.Memoryless: ANY,
 }
 _INVERTS = _KEEPS_P | {evo.Leakage: SMALL, evo.VariableLeakage: SMALL}
+_KEEPS_THE_INVERSE = _KEEPS_P | {
+    evo.PriorAnchored: NEVER,
+    evo.DirectionalForgetting: NEVER,
+    evo.FadingMemory: NEVER,
+    evo.RandomWalk: NEVER,
+}
 
 TABLE: dict[type[cov.Covariance], dict[type[evo.Evolution], int | None]] = {
     cov.Full: _INVERTS,
     cov.LayerBlocks: _INVERTS,
     cov.NeuronBlocks: _KEEPS_P,
     cov.Diagonal: _KEEPS_P,
-    cov.LowRank: _KEEPS_P
-    | {
-        evo.PriorAnchored: NEVER,
-        evo.DirectionalForgetting: NEVER,
-        evo.FadingMemory: NEVER,
-        evo.RandomWalk: NEVER,
-    },
+    cov.LowRank: _KEEPS_THE_INVERSE,
+    cov.Kronecker: _KEEPS_THE_INVERSE,
 }
 """``TABLE[covariance][evolution]`` is the largest block that works; subclasses follow their parents."""
 
@@ -52,10 +53,10 @@ def check_pair(covariance: cov.Covariance, evolution: evo.Evolution, segments: S
     if row is None:
         return  # A structure of the user's own: it knows best.
     if not any(parent in row for parent in type(evolution).__mro__):  # an evolution of the user's own
-        if not isinstance(covariance, cov.LowRank) or type(evolution).leak is not evo.Evolution.leak:
+        if row is not _KEEPS_THE_INVERSE or type(evolution).leak is not evo.Evolution.leak:
             return
         raise ValueError(
-            f"LowRank keeps the inverse of P, so {type(evolution).__name__} must say by its leak() how that "
+            f"{type(covariance).__name__} keeps the inverse of P, so {type(evolution).__name__} must say by its leak() how that "
             "decays, as evolution.Leakage does; or use a covariance that keeps P"
         )
     limit = _lookup(row, type(evolution))

@@ -5,6 +5,7 @@ from kova_rl.filter.covariance.blocks import BlockDiagonal, LayerBlocks, NeuronB
 from kova_rl.filter.covariance.diagonal import Diagonal
 from kova_rl.filter.covariance.full import Full
 from kova_rl.filter.covariance.isotropic import Isotropic
+from kova_rl.filter.covariance.kronecker import Kronecker
 from kova_rl.filter.covariance.low_rank import LowRank
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "FanIn",
     "Full",
     "Isotropic",
+    "Kronecker",
     "LayerBlocks",
     "LowRank",
     "NeuronBlocks",

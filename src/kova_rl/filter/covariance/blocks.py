@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from kova_rl.errors import NotPositiveDefinite
-from kova_rl.filter.covariance.base import Covariance, Prior
-from kova_rl.filter.evidence import Evidence
+from kova_rl.filter.covariance.base import Covariance, Prior, Spread
+from kova_rl.filter.evidence import Evidence, Jacobian
 from kova_rl.filter.layout import Blocks, Segment
 from kova_rl.filter.step import State, Update
 
@@ -105,8 +105,9 @@ class BlockDiagonal(Covariance):
     def variances(self, state: State) -> Tensor:
         return torch.cat([P.diagonal(dim1=1, dim2=2).flatten() for P in state.values()])
 
-    def halves(self, state: State, H: Tensor) -> tuple[Tensor, Tensor]:
-        return H, self.times(state, H, torch.empty_like(H))
+    def spread(self, state: State, jacobian: Jacobian) -> Spread:
+        H = jacobian.dense()
+        return Spread.of(H, self.times(state, H, torch.empty_like(H)))
 
     def draw(self, state: State, normal: Tensor) -> Tensor:
         out = torch.empty_like(normal)
