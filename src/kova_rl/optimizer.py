@@ -117,8 +117,9 @@ class Kova(torch.optim.Optimizer):
         self._structure = evolution.applied_to(covariance)
         if self._structure.factored and not self._jacobian.may_factor:
             raise ValueError(
-                f"{type(covariance).__name__} needs a critic whose trainable parameters all belong to nn.Linear "
-                f"layers, each used once, which {type(module).__name__}'s do not: use covariance.LowRank"
+                f"{type(covariance).__name__} needs a critic whose trainable parameters all belong to "
+                f"nn.Linear layers, none of them shared, and those of {type(module).__name__} do not: use "
+                "covariance.LowRank"
             )
         self._workspace = Workspace()
         self._sampling = False

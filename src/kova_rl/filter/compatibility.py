@@ -56,8 +56,8 @@ def check_pair(covariance: cov.Covariance, evolution: evo.Evolution, segments: S
         if row is not _KEEPS_THE_INVERSE or type(evolution).leak is not evo.Evolution.leak:
             return
         raise ValueError(
-            f"{type(covariance).__name__} keeps the inverse of P, so {type(evolution).__name__} must say by its leak() how that "
-            "decays, as evolution.Leakage does; or use a covariance that keeps P"
+            f"{type(covariance).__name__} keeps the inverse of P, so {type(evolution).__name__} must say by "
+            "its leak() how that decays, as evolution.Leakage does; or use a covariance that keeps P"
         )
     limit = _lookup(row, type(evolution))
     if limit is ANY:

@@ -74,7 +74,7 @@ class Covariance(ABC):
     tracked: ClassVar[bool] = True
     """Whether P is carried from one update to the next, so that it is a posterior."""
     factored: ClassVar[bool] = False
-    """Whether a step needs the layers' own factors of H, so that all weights must be those of ``nn.Linear``."""
+    """Whether a step needs the factors of H in each layer, so that all weights must be ``nn.Linear``'s."""
 
     def __post_init__(self) -> None:
         check_dtype(self.dtype)

@@ -3,9 +3,9 @@ r"""P as one Kronecker product a layer: no matrix of d rows anywhere, so that it
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch import Tensor
 from kova_rl.errors import InvalidBatch, NonFiniteBatch
 from kova_rl.filter.checks import check_whole
 from kova_rl.filter.covariance.base import Covariance, Prior, Spread
-from kova_rl.filter.evidence import Evidence, Jacobian, Noise, inverse_lower
+from kova_rl.filter.evidence import Evidence, Jacobian, Noise
 from kova_rl.filter.layout import Segment
 from kova_rl.filter.step import State, Update, check_finite_gram, cholesky
 
@@ -21,13 +21,16 @@ if TYPE_CHECKING:
     from kova_rl.filter.evolution import Evolution
 
 GROWTH = 2.0
-"""Roots are refreshed early if the information has become this many times more, or less, than theirs."""
-HARD = 256
-"""Units of rounding of ``tr H'PH`` below which the noise is lost in float32, so that float64 solves."""
+"""P is refreshed early if the information has become this many times more, or less, than it was then."""
+DAMPED = 0.5**0.5
+"""Share of its own information that each factor of a damped product is given, see ``_shares``."""
+HARD = 32
+"""Units of rounding of ``tr H'P_0 H`` below which float32 would lose the noise, so that float64 solves."""
 RIDGE = 16
 """Units of rounding of a factor's trace that are added to its diagonal: it does not know better."""
 
-Rooted = list[tuple[Tensor, Tensor]]
+Layers = list[dict[str, Tensor]]
+Pairs = list[tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,11 @@ class Kronecker(Covariance):
             for name, size in (("inputs", segment.cols), ("outputs", segment.rows)):
                 kept[name] = torch.zeros(size, size, dtype=like.dtype, device=like.device)
                 kept[f"{name} root"] = torch.eye(size, dtype=like.dtype, device=like.device)
+                kept[f"{name} inverse"] = kept[f"{name} root"].clone()
             return kept
 
         layers = {str(segment.start): layer(segment) for segment in segments}
-        return {"age": 0, "information": 0.0, "rooted": 0.0, "layers": layers}
+        return {"age": 0, "information": 0.0, "known": 0.0, "layers": layers}
 
     def step(
         self, state: State, evolution: Evolution, memory: State, evidence: Evidence, lr: float
@@ -60,172 +64,209 @@ class Kronecker(Covariance):
         factors = evidence.jacobian.factors()
         if factors is None:
             raise InvalidBatch(
-                f"step {evidence.step}: Kronecker needs the inputs and the output gradients of every Linear "
-                "layer, which this closure does not give: it mixes rows (as BatchNorm in training mode does), "
-                "calls a layer twice or not at all, or a parameter was frozen. Nothing was changed. Use "
-                "covariance.LowRank."
+                f"step {evidence.step}: Kronecker needs the inputs and the output gradients of each Linear "
+                "layer, which this closure does not give: it mixes rows (as BatchNorm in training mode "
+                "does), calls a layer twice or not at all, or a parameter was frozen. Nothing was changed. "
+                "Use covariance.LowRank."
             )
-        layers = list(state["layers"].values())
-        rooted = [
-            (a @ layer["inputs root"].T, b @ layer["outputs root"].T)
-            for layer, (_, a, b) in zip(layers, factors, strict=True)
-        ]
-        S, jitter, z, noise = _solve(rooted, evidence)
-        nis = evidence.innovation.to(z).dot(z).item() / len(z)
+        layers, pairs = list(state["layers"].values()), [(a, b) for _, a, b in factors]
+        batch = _Batch(pairs, evidence, lr)
+        solve = _solve_exactly if batch.hard else _solve
+        S, noise, z, jitter, place = solve(layers, pairs, evidence)
+        nis = evidence.innovation.to(z.dtype).dot(z).item() / len(z)
         column = z.unsqueeze(1) if lr == 1.0 else z.unsqueeze(1) * lr
         delta = evidence.innovation.new_empty(evidence.jacobian.size)
-        for layer, (start, a, b), pair in zip(layers, factors, rooted, strict=True):
-            place = delta.as_strided((b.shape[1], a.shape[1]), (a.shape[1], 1), start)
-            _move(place, layer, *pair, column)
-        gains = [_gain(a, b, evidence.noise, lr) for _, a, b in factors]
-        gained = sum(float(gain.total) for gain in gains)
-        if not math.isfinite(gained):
-            raise NonFiniteBatch(
-                f"step {evidence.step}: the information of the batch overflows. Nothing was changed. "
-                "Normalise the inputs of the critic, or take a larger observation noise."
-            )
+        for k, (start, a, b) in enumerate(factors):
+            place(k, column, delta.as_strided((b.shape[1], a.shape[1]), (a.shape[1], 1), start))
 
         def commit() -> None:
-            keep = 1 - eta
-            for layer, (_, a, b), gain in zip(layers, factors, gains, strict=True):
-                layer["inputs"].addmm_(a.T, gain.inputs, beta=keep)
-                layer["outputs"].addmm_(b.T, gain.outputs, beta=keep)
-            state["information"] = keep * state["information"] + gained
+            for k, layer in enumerate(layers):
+                batch.add_to(layer, k, 1 - eta)
+            now = state["information"] = (1 - eta) * state["information"] + batch.information
             state["age"] += 1
-            now, then = state["information"], state["rooted"]
-            if state["age"] >= self.refresh or not then / GROWTH <= now <= then * GROWTH:
-                state["age"], state["rooted"] = 0, now
+            if state["age"] >= self.refresh or not now / GROWTH <= state["known"] <= now * GROWTH:
+                state["age"], state["known"] = 0, now
                 for layer in layers:
                     _refresh(layer)
 
         return Update(delta, nis, lambda: noise.taken_from(S).to(delta.dtype), commit, jitter)
 
     def spread(self, state: State, jacobian: Jacobian) -> Spread:
-        layers, factors = state["layers"].values(), jacobian.factors()
-        if factors is None:
-            root = self._times_root(state, jacobian.dense())
+        factors = jacobian.factors()
+        if factors is None:  # P is what it is, for any H
+            root = _times_root(state, jacobian.dense())
             return Spread.of(root, root)
-        rooted = [
-            (a @ layer["inputs root"].T, b @ layer["outputs root"].T)
-            for layer, (_, a, b) in zip(layers, factors, strict=True)
-        ]
+        rooted = _rooted(list(state["layers"].values()), [(a, b) for _, a, b in factors])
         squares = [torch.linalg.vecdot(a, a) * torch.linalg.vecdot(b, b) for a, b in rooted]
-        return Spread(torch.stack(squares).sum(0), lambda: _gram(rooted))
-
-    def _times_root(self, state: State, H: Tensor) -> Tensor:
-        """``(V x U) H``, whose product with itself is ``H'PH``, in the place of H."""
-        for start, layer in state["layers"].items():
-            U, V = layer["inputs root"], layer["outputs root"]
-            block = H[int(start) : int(start) + len(U) * len(V)].view(len(V), len(U), -1)
-            block.copy_(torch.einsum("kr,rcn,lc->kln", V, block, U))
-        return H
+        return Spread(torch.stack(squares).sum(0), lambda: _gram(rooted, rooted))
 
     def draw(self, state: State, normal: Tensor) -> Tensor:
         out = torch.empty_like(normal)
-        for start, layer in state["layers"].items():
-            U, V = layer["inputs root"], layer["outputs root"]
-            part = slice(int(start), int(start) + len(U) * len(V))
-            torch.mm(V.T @ normal[part].view(len(V), len(U)), U, out=out[part].view(len(V), len(U)))
+        for part, layer in _parts(state):
+            Z = normal[part].view(len(layer["outputs"]), -1)
+            out[part] = _unrooted(layer, Z).flatten()
         return out
 
     def variances(self, state: State) -> Tensor:
-        return torch.cat(
-            [
-                torch.outer(
-                    layer["outputs root"].square().sum(0), layer["inputs root"].square().sum(0)
-                ).flatten()
-                for layer in state["layers"].values()
-            ]
-        )
+        diagonals = [
+            torch.outer(layer["outputs inverse"].diagonal(), layer["inputs inverse"].diagonal()).flatten()
+            for _, layer in _parts(state)
+        ]
+        return torch.cat(diagonals)
 
 
-def _gram(rooted: Rooted) -> Tensor:
-    """``H'PH``, N x N: a sum over layers of elementwise products."""
+Place = Callable[[int, Tensor, Tensor], object]
+"""Writes a layer's part of ``P H z``: of its number, of z as a column, into rows x cols."""
+
+
+class _Batch:
+    """What a batch adds to the information."""
+
+    def __init__(self, pairs: Pairs, evidence: Evidence, lr: float) -> None:
+        self.pairs, self.noise, self.lr = pairs, evidence.noise, lr
+        self.lengths = [(torch.linalg.vecdot(a, a), torch.linalg.vecdot(b, b)) for a, b in pairs]
+        prior = self.lengths[0][0] * self.lengths[0][1]  # the diagonal of H'P_0 H
+        for a, b in self.lengths[1:]:
+            prior.addcmul_(a, b)
+        total = prior.sum().item()
+        if not math.isfinite(total):
+            check_finite_gram(prior.diag(), evidence)
+        self.weights = self.noise.inverse()
+        if self.noise.is_diagonal:
+            least = HARD * torch.finfo(prior.dtype).eps * total
+            self.hard = self.noise.covariance.min().item() < least
+            self.information = lr * prior.dot(self.weights).item()
+        else:  # a matrix is not looked into
+            self.hard = True
+            self.information = lr * (self.weights * _gram(pairs, pairs)).sum().item()
+        if not math.isfinite(self.information):
+            raise NonFiniteBatch(
+                f"step {evidence.step}: the information of the batch overflows. Nothing was changed. "
+                "Normalise the inputs of the critic, or take a larger observation noise."
+            )
+
+    def add_to(self, layer: dict[str, Tensor], k: int, keep: float) -> None:
+        """Leak the two partial traces of a layer, and add those of the batch."""
+        (a, b), W, lr = self.pairs[k], self.weights, self.lr
+        if self.noise.is_diagonal:
+            for_a, for_b = (length.mul_(W).unsqueeze(1) for length in reversed(self.lengths[k]))
+            weighed_a, weighed_b = a * for_a, b * for_b
+        else:
+            weighed_a, weighed_b = (W * (b @ b.T)) @ a, (W * (a @ a.T)) @ b
+        layer["inputs"].addmm_(a.T, weighed_a, beta=keep, alpha=lr)
+        layer["outputs"].addmm_(b.T, weighed_b, beta=keep, alpha=lr)
+
+
+def _gram(left: Pairs, right: Pairs) -> Tensor:
+    """A sum over layers of elementwise products, N x N."""
     out: Tensor | None = None
-    for a, b in rooted:
-        outer = torch.mm(b, b.T)
-        inner = torch.mm(a, a.T)
+    for (a, b), (c, d) in zip(left, right, strict=True):
+        inner, outer = torch.mm(a, c.T), torch.mm(b, d.T)
         out = inner.mul_(outer) if out is None else out.addcmul_(inner, outer)
     assert out is not None
     return out
 
 
-def _solve(rooted: Rooted, evidence: Evidence) -> tuple[Tensor, float, Tensor, Noise]:
-    """S, the jitter, ``z = S^-1 innovation`` and the noise; in float64 where float32 would lose the noise."""
-    noise, innovation = evidence.noise, evidence.innovation
-    M = _gram(rooted)
-    check_finite_gram(M, evidence)
-    if M.dtype != torch.float64 and _is_hard(M, noise):
-        rooted[:] = [(a.double(), b.double()) for a, b in rooted]
-        M, noise, innovation = _gram(rooted), Noise(noise.covariance.double()), innovation.double()
-    S = noise.added_to(M)
+def _solve(layers: Layers, pairs: Pairs, evidence: Evidence) -> tuple[Tensor, Noise, Tensor, float, Place]:
+    """S, its noise, ``z = S^-1 innovation``, the jitter, and what places ``P H z``."""
+    half = [
+        (a @ layer["inputs inverse"], b if b.shape[1] == 1 else b @ layer["outputs inverse"])
+        for layer, (a, b) in zip(layers, pairs, strict=True)
+    ]
+    S = evidence.noise.added_to(_gram(half, pairs))
     lower, jitter = cholesky(S, evidence)
-    return S, jitter, torch.cholesky_solve(innovation.unsqueeze(1), lower).squeeze(1), noise
+    z = torch.cholesky_solve(evidence.innovation.unsqueeze(1), lower).squeeze(1)
+
+    def place(k: int, z: Tensor, out: Tensor) -> None:
+        a, b = half[k]
+        torch.mm((b * z).T, a, out=out)
+
+    return S, evidence.noise, z, jitter, place
 
 
-def _is_hard(M: Tensor, noise: Noise) -> bool:
-    """Whether the rounding of M is no longer small beside the noise; a matrix of noise is not looked into."""
-    least = HARD * torch.finfo(M.dtype).eps * M.trace()
-    return not noise.is_diagonal or bool(noise.covariance.min() < least)
+def _solve_exactly(
+    layers: Layers, pairs: Pairs, evidence: Evidence
+) -> tuple[Tensor, Noise, Tensor, float, Place]:
+    """The same from the roots of P, in float64, for a batch that says more than float32 can hold."""
+    rooted = [(a.double(), b.double()) for a, b in _rooted(layers, pairs)]
+    noise = Noise(evidence.noise.covariance.double())
+    S = noise.added_to(_gram(rooted, rooted))
+    lower, jitter = cholesky(S, evidence)
+    z = torch.cholesky_solve(evidence.innovation.double().unsqueeze(1), lower).squeeze(1)
+
+    def place(k: int, z: Tensor, out: Tensor) -> None:
+        a, b = rooted[k]
+        out.copy_(_unrooted(layers[k], ((b * z).T @ a).to(out.dtype)))
+
+    return S, noise, z, jitter, place
 
 
-def _move(place: Tensor, layer: dict[str, Tensor], a: Tensor, b: Tensor, z: Tensor) -> None:
-    """Write a layer's part of ``P H z``, rows x cols, in the order that takes the fewest operations."""
-    U, V = layer["inputs root"], layer["outputs root"]
-    (rows, cols), n = place.shape, len(z)
-    b = b * z
-    if a.dtype == U.dtype and n * (rows**2 + cols**2) <= rows * cols * (rows + cols):
-        torch.mm((b @ V).T, a @ U, out=place)
-    else:
-        torch.mm(V.T @ (b.T @ a).to(U.dtype), U, out=place)
+def _rooted(layers: Layers, pairs: Pairs) -> Pairs:
+    """``a U^-T`` and ``b V^-T``, with which ``H'PH`` is a Gram matrix of each; U U' is a factor of P^-1."""
+    return [
+        (
+            torch.linalg.solve_triangular(layer["inputs root"], a.T, upper=False).T,
+            torch.linalg.solve_triangular(layer["outputs root"], b.T, upper=False).T,
+        )
+        for layer, (a, b) in zip(layers, pairs, strict=True)
+    ]
 
 
-class _Gain(NamedTuple):
-    """What a batch adds to a layer's factors: ``a' inputs``, ``b' outputs``, and the trace of both."""
+def _unrooted(layer: dict[str, Tensor], matrix: Tensor) -> Tensor:
+    """``V^-T matrix U^-1``, rows x cols."""
+    half = torch.linalg.solve_triangular(layer["outputs root"].T, matrix, upper=True)
+    out: Tensor = torch.linalg.solve_triangular(layer["inputs root"], half, upper=False, left=False)
+    return out
 
-    inputs: Tensor
-    outputs: Tensor
-    total: Tensor
+
+def _parts(state: State) -> Iterator[tuple[slice, dict[str, Tensor]]]:
+    """Each layer, and its coordinates."""
+    for start, layer in state["layers"].items():
+        yield slice(int(start), int(start) + len(layer["inputs"]) * len(layer["outputs"])), layer
 
 
-def _gain(a: Tensor, b: Tensor, noise: Noise, lr: float) -> _Gain:
-    """The two partial traces of ``lr sum_ij (P_n^-1)_ij (b_i b_j') x (a_i a_j')``."""
-    if noise.is_diagonal:
-        w = lr / noise.covariance
-        along_a, along_b = torch.linalg.vecdot(a, a), torch.linalg.vecdot(b, b).mul_(w)
-        total = along_a.dot(along_b)
-        return _Gain(a * along_b.unsqueeze(1), b * along_a.mul_(w).unsqueeze(1), total)
-    W = noise.inverse() * lr
-    with_b, outer_a = W * (b @ b.T), a @ a.T
-    return _Gain(with_b @ a, (W * outer_a) @ b, with_b.mul_(outer_a).sum())
+def _times_root(state: State, H: Tensor) -> Tensor:
+    """``R H`` with ``R'R = P``, in the place of H."""
+    for part, layer in _parts(state):
+        block = H[part].view(len(layer["outputs"]), len(layer["inputs"]), -1)
+        half = torch.linalg.solve_triangular(layer["inputs root"], block, upper=False)
+        whole = torch.linalg.solve_triangular(layer["outputs root"], half.flatten(1), upper=False)
+        block.copy_(whole.view_as(block))
+    return H
 
 
 def _refresh(layer: dict[str, Tensor]) -> None:
-    """Roots of the P of the layer's information."""
-    A, B = layer["inputs"], layer["outputs"]
-    trace = float(B.trace())
+    """P of a layer's information, as the inverses of its factors and their roots."""
+    trace = float(layer["outputs"].trace())
     if not trace > 0.0:
         return
-    rows, cols = len(B), len(A)
-    if rows == 1:
-        x, y = 1.0, 0.0
-    elif cols == 1:
-        x, y = 0.0, 1.0
-    else:
-        x, y = (cols / (rows * trace)) ** 0.5, (rows / (cols * trace)) ** 0.5
-    for name, share in (("inputs", x), ("outputs", y)):
+    shares = _shares(len(layer["inputs"]), len(layer["outputs"]), trace)
+    for name, share in zip(("inputs", "outputs"), shares, strict=True):
         if share:
-            layer[f"{name} root"].copy_(_inverse_root(layer[name], share))
+            root = _root(layer[name], share)
+            layer[f"{name} root"].copy_(root)
+            torch.cholesky_inverse(root, out=layer[f"{name} inverse"])
 
 
-def _inverse_root(A: Tensor, share: float) -> Tensor:
-    """U, lower triangular, of ``U'U = (I + share A)^-1``."""
-    C = A * share
-    ridge = RIDGE * torch.finfo(A.dtype).eps * float(C.trace())
+def _shares(cols: int, rows: int, trace: float) -> tuple[float, float]:
+    if rows == 1:
+        return 1.0, 0.0
+    if cols == 1:
+        return 0.0, 1.0
+    balance = (cols / rows) ** 0.5
+    scale = DAMPED / trace**0.5
+    return scale * balance, scale / balance
+
+
+def _root(factor: Tensor, share: float) -> Tensor:
+    """U, lower triangular, of ``U U' = I + share factor``."""
+    C = factor * share
+    ridge = RIDGE * torch.finfo(C.dtype).eps * float(C.trace())
     C.diagonal().add_(1 + ridge)
+    lower: Tensor
     lower, failed = torch.linalg.cholesky_ex(C)
-    while failed.item():  # ends: the trace itself is more than enough
+    while failed.item():  # ends: the trace itself would be more than enough
         C.diagonal().add_(ridge)
         ridge *= 2
         lower, failed = torch.linalg.cholesky_ex(C)
-    return inverse_lower(lower)
+    return lower
