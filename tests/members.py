@@ -13,6 +13,7 @@ STRUCTURES = [
     covariance.NeuronBlocks(),
     covariance.Diagonal(),
     covariance.LowRank(rank=8),
+    covariance.Kronecker(refresh=2),
 ]
 EVOLUTIONS = [
     evolution.Leakage(0.02),
