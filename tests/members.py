@@ -55,6 +55,11 @@ def works(structure: covariance.Covariance, kind: evolution.Evolution, module: n
     return True
 
 
+def factored(structure: covariance.Covariance, kind: evolution.Evolution) -> bool:
+    """Whether the pair is for modules of ``nn.Linear`` only."""
+    return structure.factored and not isinstance(kind, evolution.Memoryless)
+
+
 def pairs(module: nn.Module) -> list[tuple[covariance.Covariance, evolution.Evolution]]:
     """Every structure with every evolution that goes with it."""
     return [(s, e) for s in STRUCTURES for e in EVOLUTIONS if works(s, e, module)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
@@ -53,7 +54,7 @@ class Spread(NamedTuple):
     @classmethod
     def of(cls, left: Tensor, right: Tensor) -> Spread:
         """``left' right``."""
-        return cls((left * right).sum(0), lambda: left.T @ right)
+        return cls((left * right).sum(0), partial(torch.mm, left.T, right))
 
 
 class Covariance(ABC):

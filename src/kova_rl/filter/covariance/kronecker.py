@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -136,7 +137,7 @@ class Kronecker(Covariance):
             return Spread.of(root, root)
         rooted = _rooted(list(state["layers"].values()), [(a, b) for _, a, b in factors])
         squares = [torch.linalg.vecdot(a, a) * torch.linalg.vecdot(b, b) for a, b in rooted]
-        return Spread(torch.stack(squares).sum(0), lambda: _gram(rooted, rooted))
+        return Spread(torch.stack(squares).sum(0), partial(_gram, rooted, rooted))
 
     def draw(self, state: State, normal: Tensor) -> Tensor:
         out = torch.empty_like(normal)
@@ -299,13 +300,14 @@ def _refresh(layer: Layer) -> None:
         _invert(layer, "inputs" if rows == 1 else "outputs", 1.0)
         return
     pi = layer["balance"] * (cols / rows) ** 0.5 * trace**-0.5
-    logs, slopes = zip(
-        *(_invert(layer, "inputs", DAMPED * pi), _invert(layer, "outputs", DAMPED / (trace * pi))),
-        strict=True,
-    )
-    # One step of Newton's towards factors that say equally much of a weight, in the geometric mean.
-    change = (logs[1] - logs[0]) / max(sum(slopes), 0.1)
-    layer["balance"] *= math.exp(min(2.0, max(-2.0, change)))
+    inputs, outputs = _invert(layer, "inputs", DAMPED * pi), _invert(layer, "outputs", DAMPED / (trace * pi))
+    layer["balance"] *= _rebalance(inputs, outputs)
+
+
+def _rebalance(inputs: tuple[float, float], outputs: tuple[float, float]) -> float:
+    """One step of Newton's towards factors that say equally much of a weight, in the geometric mean."""
+    change = (outputs[0] - inputs[0]) / max(inputs[1] + outputs[1], 0.1)
+    return math.exp(min(2.0, max(-2.0, change)))
 
 
 def _invert(layer: Layer, name: str, share: float) -> tuple[float, float]:
