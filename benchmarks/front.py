@@ -265,6 +265,16 @@ def main() -> None:
     draw(price, marks, PICTURE)
 
 
+LOOKS = {
+    "Kronecker": ("D", "#0072b2"),
+    "Kronecker, plainly damped": ("s", "#56b4e9"),
+    "Kronecker, diagonalised": ("^", "#009e73"),
+    "NeuronBlocks": ("P", "#d55e00"),
+    "Diagonal": ("X", "#cc79a7"),
+}
+"""Marker and colour."""
+
+
 def draw(price: dict[str, float], marks: dict[str, dict[str, tuple[float, float]]], path: Path) -> None:
     """Error against price: what is on the lower left is on the front."""
     from matplotlib import pyplot
@@ -274,16 +284,19 @@ def draw(price: dict[str, float], marks: dict[str, dict[str, tuple[float, float]
     for column, stream in enumerate(names):
         for row, what in enumerate(("update", "logarithm of the std")):
             axes = rows[row][column]
-            for name, found in marks.items():
-                colour = "#0072b2" if name == "Kronecker" else "#56b4e9" if "Kron" in name else "#7f7f7f"
-                x, y = price[name], found[stream][row]
-                axes.plot(x, y, "o", color=colour)
-                axes.annotate(
-                    name, (x, y), textcoords="offset points", xytext=(5, 4), fontsize=7, color=colour
-                )
+            ranks = [name for name in marks if name.startswith("LowRank")]
+            xs, ys = [price[name] for name in ranks], [marks[name][stream][row] for name in ranks]
+            axes.plot(xs, ys, "o-", color="#7f7f7f", label="LowRank, by rank")
+            for name, x, y in zip(ranks, xs, ys, strict=True):
+                rank = name.removeprefix("LowRank")
+                axes.annotate(rank, (x, y), textcoords="offset points", xytext=(5, 4), fontsize=7)
+            for name, (marker, colour) in LOOKS.items():
+                axes.plot(price[name], marks[name][stream][row], marker, color=colour, label=name)
             axes.set(xscale="log", yscale="log", title=f"{stream}: {what}")
-            axes.margins(x=0.25, y=0.15)
+            axes.margins(x=0.1, y=0.1)
             axes.spines[["top", "right"]].set_visible(False)
+    handles, labels = rows[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     figure.supxlabel("step over Adam's, 17-64-64-1, N = 64", fontsize=9)
     figure.supylabel("median error against the exact filter", fontsize=9)
     figure.savefig(path, dpi=110)
