@@ -7,9 +7,11 @@ import json
 import math
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -29,7 +31,7 @@ class Bar:
     """A settings under test, and the most that it may cost."""
 
     name: str
-    settings: dict[str, object]
+    settings: dict[str, Any]
     limit: float | None
 
 
@@ -56,9 +58,9 @@ BARS = [
 ]
 
 
-def critic(width: int = WIDTH) -> nn.Sequential:
+def critic(width: int = WIDTH, inputs: int = INPUTS) -> nn.Sequential:
     torch.manual_seed(0)
-    layers = [nn.Linear(INPUTS, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1)]
+    layers = [nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1)]
     return nn.Sequential(*layers)
 
 
@@ -67,15 +69,15 @@ def values(module: nn.Module, states: Tensor) -> Tensor:
     return out
 
 
-def batches(count: int = 64) -> Callable[[], tuple[Tensor, Tensor]]:
+def batches(count: int = 64, inputs: int = INPUTS, size: int = BATCH) -> Callable[[], tuple[Tensor, Tensor]]:
     """Random batches in turn: with one batch the innovation would vanish, and denormals are slow."""
     torch.manual_seed(1)
-    pool = itertools.cycle([(torch.randn(BATCH, INPUTS), torch.randn(BATCH)) for _ in range(count)])
+    pool = itertools.cycle([(torch.randn(size, inputs), torch.randn(size)) for _ in range(count)])
     return partial(next, pool)
 
 
-def adam_step() -> Callable[[], object]:
-    module, batch = critic(), batches()
+def adam_step(width: int = WIDTH, inputs: int = INPUTS, size: int = BATCH) -> Callable[[], object]:
+    module, batch = critic(width, inputs), batches(16, inputs, size)
     optimizer = torch.optim.Adam(module.parameters(), 3e-4)
 
     def run() -> None:
@@ -87,9 +89,11 @@ def adam_step() -> Callable[[], object]:
     return run
 
 
-def kova_step(width: int = WIDTH, **settings: object) -> Callable[[], object]:
-    module, batch = critic(width), batches()
-    optimizer = Kova(module, **{"observation": observation.BatchSize(), **settings})  # type: ignore[arg-type]
+def kova_step(
+    width: int = WIDTH, inputs: int = INPUTS, size: int = BATCH, **settings: Any
+) -> Callable[[], object]:
+    module, batch = critic(width, inputs), batches(16, inputs, size)
+    optimizer = Kova(module, **{"observation": observation.BatchSize(), **settings})
 
     def run() -> object:
         x, y = batch()
@@ -101,7 +105,7 @@ def kova_step(width: int = WIDTH, **settings: object) -> Callable[[], object]:
 def against_adam(console: Console) -> bool:
     """A step of each structure over a step of Adam, with its forward and backward."""
     found = interleaved(
-        {"Adam": adam_step()} | {bar.name: kova_step(WIDTH, **bar.settings) for bar in BARS}, rounds=25
+        {"Adam": adam_step()} | {bar.name: kova_step(**bar.settings) for bar in BARS}, rounds=25
     )
     floor = found.pop("Adam")
     table = Table(
@@ -118,6 +122,41 @@ def against_adam(console: Console) -> bool:
         table.add_row(bar.name, f"{ratio:.2f}", limit, f"{timing.noise:.0%}")
     console.print(table)
     return good
+
+
+SIZES = [
+    (17, 64, 64, 2.0),
+    (17, 256, 64, None),
+    (17, 256, 256, 3.0),
+    (376, 400, 256, 3.0),
+    (17, 2_048, 64, None),
+]
+"""Inputs, width and batch of Kronecker's critics, and the most that a step may cost over Adam's."""
+GROWTH = 2.0
+"""How much larger Kronecker's ratio may be at 2,048 units than at 64."""
+
+
+def kronecker(console: Console) -> bool:
+    """A step of Kronecker, with learned noise, over a step of Adam, from narrow critics to wide ones."""
+    table = Table(title="A step of Kronecker, with learned noise, over Adam's")
+    for heading in ("critic", "N", "Adam, ms", "ratio", "bar", "noise"):
+        table.add_column(heading, justify="left" if heading == "critic" else "right")
+    settings = {
+        "covariance": covariance.Kronecker(covariance.FanIn()),
+        "observation": observation.Adaptive(),
+    }
+    ratios, good = {}, True
+    for inputs, width, size, limit in SIZES:
+        steps = {"Adam": adam_step(width, inputs, size), "step": kova_step(width, inputs, size, **settings)}
+        found = interleaved(steps, rounds=15, seconds=0.1, warm=16, clock=time.process_time)
+        ratio = ratios[width, size] = found["step"].typical / found["Adam"].typical
+        good &= limit is None or ratio <= limit
+        cells = (f"{1e3 * found['Adam'].typical:.2f}", f"{ratio:.2f}", "" if limit is None else f"{limit:g}")
+        table.add_row(f"{inputs}-{width}-{width}-1", str(size), *cells, f"{found['step'].noise:.0%}")
+    growth = ratios[2_048, 64] / ratios[64, 64]
+    table.caption = f"the ratio grows by {growth:.2f} from 64 to 2,048 units, bar {GROWTH:g}"
+    console.print(table)
+    return good and growth <= GROWTH
 
 
 def against_blas(console: Console) -> bool:
@@ -226,7 +265,7 @@ def against_the_exact_filter(console: Console) -> None:
 def main() -> None:
     torch.set_num_threads(1)
     console = Console()
-    good = [against_adam(console), against_blas(console), as_the_network_grows(console)]
+    good = [against_adam(console), kronecker(console), against_blas(console), as_the_network_grows(console)]
     against_the_exact_filter(console)
     console.print("All bars are met." if all(good) else "[bold red]A bar is missed.[/]")
 

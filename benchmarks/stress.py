@@ -69,7 +69,9 @@ def extremes(optimizer: Kova) -> Extremes:
         if information[0] > 1e-12 * information[-1]:
             return Extremes(True, 0.0, float(1 / information[-1]), float(1 / information[0]))
         return Extremes(True, 0.0, float(1 / information[-1]), float(1 / v.min()))  # P <= diag(1/v)
-    elif "variance" in state:
+    if "layers" in state:
+        return _of_products(list(state["layers"].values()))
+    if "variance" in state:
         blocks = [state["variance"].double().diag()]
     else:
         blocks = [block.double() for key, run in state.items() if not key.startswith("root") for block in run]
@@ -85,10 +87,21 @@ def extremes(optimizer: Kova) -> Extremes:
     return Extremes(True, asymmetry, float(torch.cat(values).min()), float(torch.cat(values).max()))
 
 
+def _of_products(layers: list[dict[str, Tensor]]) -> Extremes:
+    """Of Kronecker products, which are kept as roots of the inverses of their factors."""
+    roots = [(layer["inputs root"].double(), layer["outputs root"].double()) for layer in layers]
+    if not all(bool(torch.isfinite(root).all()) for pair in roots for root in pair):
+        return Extremes(False, float("nan"), float("nan"), float("nan"))
+    values = [[1 / torch.linalg.svdvals(root).square() for root in pair] for pair in roots]
+    smallest = min(float(a.min() * b.min()) for a, b in values)
+    return Extremes(True, 0.0, smallest, max(float(a.max() * b.max()) for a, b in values))
+
+
 CASES: list[tuple[covariance.Covariance, evolution.Evolution]] = [
     (covariance.Full(), evolution.PriorAnchored(0.01)),
     (covariance.Full(), evolution.DirectionalForgetting(0.01)),
     (covariance.LowRank(8), evolution.Leakage(0.01)),
+    (covariance.Kronecker(), evolution.Leakage(0.01)),
 ]
 
 

@@ -13,6 +13,7 @@ STRUCTURES = [
     covariance.NeuronBlocks(),
     covariance.Diagonal(),
     covariance.LowRank(rank=8),
+    covariance.Kronecker(refresh=2),
 ]
 EVOLUTIONS = [
     evolution.Leakage(0.02),
@@ -52,6 +53,11 @@ def works(structure: covariance.Covariance, kind: evolution.Evolution, module: n
     except ValueError:
         return False
     return True
+
+
+def factored(structure: covariance.Covariance, kind: evolution.Evolution) -> bool:
+    """Whether the pair is for modules of ``nn.Linear`` only."""
+    return structure.factored and not isinstance(kind, evolution.Memoryless)
 
 
 def pairs(module: nn.Module) -> list[tuple[covariance.Covariance, evolution.Evolution]]:

@@ -103,7 +103,9 @@ def test_blocks_follow_a_masked_dense_filter(
 
 
 @pytest.mark.parametrize("kind", [evolution.Stationary(), evolution.Leakage(0.001)], ids=members.name)
-@pytest.mark.parametrize("structure", [*DENSE, covariance.LowRank(80)], ids=members.name)
+@pytest.mark.parametrize(
+    "structure", [*DENSE, covariance.LowRank(80), covariance.Kronecker()], ids=members.name
+)
 def test_float32_has_float64s_error_bars_after_thousands_of_updates(
     structure: covariance.Covariance, kind: evolution.Evolution
 ) -> None:

@@ -81,6 +81,11 @@ class JacobianOf:
             self._calls[key] = count
         return predictions.detach(), jacobian
 
+    @property
+    def may_factor(self) -> bool:
+        """Whether the module is made of Linear layers only, so that its Jacobian may have factors."""
+        return bool(self._linears)
+
     def _give_up(self) -> None:
         self._may_be_fast = False
         warnings.warn(

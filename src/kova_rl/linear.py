@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from kova_rl.filter.evidence import Factors
 from kova_rl.filter.layout import Segment
 from kova_rl.parameters import Parameters, View
 
@@ -47,15 +48,26 @@ class Layer:
     @cached_property
     def columns(self) -> Tensor:
         """``[a, 1]`` as columns, cols x N, whitened."""
-        weight, bias = self.linear.weight, self.linear.bias
         out = self.a.new_empty(self.linear.segment.cols, len(self.a))
+        self._fill(out.T)
+        return out
+
+    @cached_property
+    def inputs(self) -> Tensor:
+        """``[a, 1]`` as rows, N x cols, whitened."""
+        out = self.a.new_empty(len(self.a), self.linear.segment.cols)
+        self._fill(out)
+        return out
+
+    def _fill(self, out: Tensor) -> None:
+        """Write ``[a, 1]``, whitened, into N x cols."""
+        weight, bias = self.linear.weight, self.linear.bias
         if weight:
-            part = out[weight.columns].copy_(self.a.T)
+            part = out[:, weight.columns].copy_(self.a)
             if weight.root != 1.0:
                 part.mul_(weight.root)
         if bias:
-            out[bias.columns] = bias.root
-        return out
+            out[:, bias.columns] = bias.root
 
     def dense(self, scale: Tensor | None, out: Tensor) -> None:
         """Write the layer's rows of the d x N matrix, column i times ``scale[i]``."""
@@ -136,6 +148,9 @@ class LinearJacobian:
         for layer in self.layers:
             layer.squares(column, vector)
         return vector
+
+    def factors(self) -> list[Factors]:
+        return [Factors(layer.linear.segment.start, layer.inputs, layer.b) for layer in self.layers]
 
 
 def linears_of(module: nn.Module, parameters: Parameters) -> list[Linear]:

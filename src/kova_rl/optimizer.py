@@ -132,6 +132,12 @@ class Kova(torch.optim.Optimizer):
         self._dtype = _filter_dtype(covariance, parameters)
         self._jacobian = JacobianOf(module, parameters)
         self._structure = Isotropic.or_else(covariance, evolution.kind)
+        if self._structure.factored and not self._jacobian.may_factor:
+            raise ValueError(
+                f"{type(covariance).__name__} needs a critic whose trainable parameters all belong to "
+                f"nn.Linear layers, none of them shared, and those of {type(module).__name__} do not: use "
+                "covariance.LowRank"
+            )
         self._workspace = Workspace()
         self._sampling = False
         with torch.inference_mode(False):  # what is kept must be writable later
@@ -268,10 +274,10 @@ class Kova(torch.optim.Optimizer):
             predict = keeping_autocast(predict, kind)
         with torch.autocast(kind, enabled=False):
             predictions, jacobian = self._jacobian(predict, self._dtype, once=True)
-            left, right = self._structure.halves(memory["covariance"], jacobian.dense())
+            variances, product = self._structure.spread(memory["covariance"], jacobian)
             scale = self._unit(memory)
-            std = (left * right).sum(0).clamp_(min=0.0).mul_(scale).sqrt_().to(predictions.dtype)
-        joint = partial(joint_covariance, left, right, scale, predictions.dtype)
+            std = variances.clamp_(min=0.0).mul_(scale).sqrt_().to(predictions.dtype)
+        joint = partial(joint_covariance, product, scale, predictions.dtype)
         return Belief(predictions, std, joint, self._structure.tracked)
 
     @contextmanager

@@ -72,9 +72,9 @@ class Calibration:
         return f"coverage {covered}; nees {self.nees:.3g}; nll {self.nll:.3g} ({self.count} truths)"
 
 
-def joint_covariance(left: Tensor, right: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
-    """``scale left' right``, symmetric to the bit."""
-    product = left.T @ right
+def joint_covariance(compute: Callable[[], Tensor], scale: float, dtype: torch.dtype) -> Tensor:
+    """``scale`` times the computed covariance, symmetric to the bit."""
+    product = compute()
     return product.add(product.T).mul_(0.5 * scale).to(dtype)
 
 

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 CHUNK = 1 << 14
 """Rows handled at a time: temporaries stay small beside the Jacobian."""
+
+
+class Factors(NamedTuple):
+    """One layer of a Jacobian: its columns of H are ``b_i x a_i``, from ``start`` on, row-major."""
+
+    start: int
+    """Its first coordinate."""
+    inputs: Tensor
+    """a, N x cols: the layer's inputs and the bias' 1, whitened by the prior."""
+    gradients: Tensor
+    """b, N x rows: gradients of the predictions at the layer's outputs."""
 
 
 class Jacobian(Protocol):
@@ -31,6 +42,9 @@ class Jacobian(Protocol):
 
     def squares(self, weights: Tensor) -> Tensor:
         """``sum_i weights_i h_i**2`` elementwise, of length d."""
+
+    def factors(self) -> list[Factors] | None:
+        """Layer by layer, if every column is an outer product within each; else None."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +70,9 @@ class DenseJacobian:
 
     def squares(self, weights: Tensor) -> Tensor:
         return torch.cat([part.square() @ weights for part in self.matrix.split(CHUNK)])
+
+    def factors(self) -> list[Factors] | None:
+        return None
 
 
 class Noise:
@@ -119,6 +136,10 @@ class Noise:
         if self.is_diagonal:
             return jacobian.dense(self._inverse, out=out)
         return torch.mm(jacobian.dense(), self._inverse.T, out=out)
+
+    def inverse(self) -> Tensor:
+        """``P_n^-1``: a diagonal or a matrix, as P_n is."""
+        return self.covariance.reciprocal() if self.is_diagonal else self._inverse.T @ self._inverse
 
     def diagonal_of(self, whitened: Tensor) -> Tensor:
         """The diagonal of ``L_n whitened L_n'``: variances back in the innovation's units."""

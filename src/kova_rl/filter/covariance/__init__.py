@@ -4,6 +4,7 @@ from kova_rl.filter.covariance.base import Covariance, FanIn
 from kova_rl.filter.covariance.blocks import BlockDiagonal, LayerBlocks, NeuronBlocks
 from kova_rl.filter.covariance.diagonal import Diagonal
 from kova_rl.filter.covariance.full import Full
+from kova_rl.filter.covariance.kronecker import Kronecker
 from kova_rl.filter.covariance.low_rank import LowRank
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Diagonal",
     "FanIn",
     "Full",
+    "Kronecker",
     "LayerBlocks",
     "LowRank",
     "NeuronBlocks",

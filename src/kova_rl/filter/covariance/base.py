@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from kova_rl.filter.change import Change
 from kova_rl.filter.checks import check_dtype, check_positive
-from kova_rl.filter.evidence import Evidence
+from kova_rl.filter.evidence import Evidence, Jacobian
 from kova_rl.filter.layout import Segment
 from kova_rl.filter.step import State, Update
 
@@ -47,6 +48,20 @@ class FanIn:
 Prior = float | Mapping[str, float] | FanIn
 
 
+class Spread(NamedTuple):
+    """``H' P H``, of which most callers want the diagonal only. Later updates change neither."""
+
+    variances: Tensor
+    """Its diagonal, N."""
+    joint: Callable[[], Tensor]
+    """Computes all of it, N x N."""
+
+    @classmethod
+    def of(cls, left: Tensor, right: Tensor) -> Spread:
+        """``left' right``."""
+        return cls((left * right).sum(0), partial(torch.mm, left.T, right))
+
+
 class Covariance(ABC):
     """Structure of the covariance P of the weights: what is kept of it, and how it is updated.
 
@@ -64,6 +79,8 @@ class Covariance(ABC):
 
     tracked: ClassVar[bool] = True
     """Whether P is carried from one update to the next, so that it is a posterior."""
+    factored: ClassVar[bool] = False
+    """Whether a step needs the factors of H in each layer, so that all weights must be ``nn.Linear``'s."""
 
     accepts: ClassVar[Accepted]
     """The kinds of change that :meth:`step` can make of P, and the largest block for which it can."""
@@ -97,8 +114,8 @@ class Covariance(ABC):
         """The diagonal of P, of length d."""
 
     @abstractmethod
-    def halves(self, state: State, H: Tensor) -> tuple[Tensor, Tensor]:
-        """``(A, B)`` with ``A' B = H' P H``, which later updates do not change."""
+    def spread(self, state: State, jacobian: Jacobian) -> Spread:
+        """``H' P H`` of predictions."""
 
     @abstractmethod
     def draw(self, state: State, normal: Tensor) -> Tensor:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from kova_rl.filter.change import Change, Directional, Leak, Restart, Scaled, Shifted, Unchanged
-from kova_rl.filter.covariance.base import ANY, SMALL, Accepted, Covariance, Prior
+from kova_rl.filter.covariance.base import ANY, SMALL, Accepted, Covariance, Prior, Spread
 from kova_rl.filter.covariance.parts import Matrices, Part, Roots
-from kova_rl.filter.evidence import Evidence, Noise
+from kova_rl.filter.evidence import Evidence, Jacobian, Noise
 from kova_rl.filter.layout import Blocks, Segment
 from kova_rl.filter.step import Gain, State, Update, check_finite_gram, directional_gain, gain
 
@@ -109,13 +109,14 @@ class BlockDiagonal(Covariance):
     def variances(self, state: State) -> Tensor:
         return torch.cat([part.variances() for part in self.parts(state)])
 
-    def halves(self, state: State, H: Tensor) -> tuple[Tensor, Tensor]:
+    def spread(self, state: State, jacobian: Jacobian) -> Spread:
+        H = jacobian.dense()
         left, right = H.clone(), torch.empty_like(H)
         for part in self.parts(state):
             B = part.observe(part.rows(H), part.rows(right))
-            if not isinstance(part, Matrices):
+            if not isinstance(part, Matrices):  # then B is half of it
                 part.rows(left).copy_(B)
-        return left, right
+        return Spread.of(left, right)
 
     def draw(self, state: State, normal: Tensor) -> Tensor:
         column = normal[:, None]

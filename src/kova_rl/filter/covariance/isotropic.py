@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from kova_rl.filter.change import Change, Restart
-from kova_rl.filter.covariance.base import ANY, Accepted, Covariance, Prior
-from kova_rl.filter.evidence import Evidence
+from kova_rl.filter.covariance.base import ANY, Accepted, Covariance, Prior, Spread
+from kova_rl.filter.evidence import Evidence, Jacobian
 from kova_rl.filter.layout import Segment
 from kova_rl.filter.step import State, Update, isotropic
 
@@ -41,8 +41,9 @@ class Isotropic(Covariance):
     def variances(self, state: State) -> Tensor:
         return torch.ones(1)  # broadcasts to all d
 
-    def halves(self, state: State, H: Tensor) -> tuple[Tensor, Tensor]:
-        return H, H
+    def spread(self, state: State, jacobian: Jacobian) -> Spread:
+        H = jacobian.dense()
+        return Spread.of(H, H)
 
     def draw(self, state: State, normal: Tensor) -> Tensor:
         return normal

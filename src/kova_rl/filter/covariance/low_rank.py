@@ -13,8 +13,8 @@ from torch import Tensor
 
 from kova_rl.filter.change import Change, Leak, Restart, Unchanged
 from kova_rl.filter.checks import check_whole
-from kova_rl.filter.covariance.base import ANY, Accepted, Covariance, Prior
-from kova_rl.filter.evidence import CHUNK, Evidence, inverse_lower
+from kova_rl.filter.covariance.base import ANY, Accepted, Covariance, Prior, Spread
+from kova_rl.filter.evidence import CHUNK, Evidence, Jacobian, inverse_lower
 from kova_rl.filter.layout import Segment, dimension
 from kova_rl.filter.step import State, Update, cholesky
 
@@ -141,11 +141,11 @@ class LowRank(Covariance):
         root = (1 + E.clamp(min=0.0)).sqrt()
         return scale, Q @ Y.to(Q.dtype), (-1 / (root * (1 + root))).to(Q.dtype)
 
-    def halves(self, state: State, H: Tensor) -> tuple[Tensor, Tensor]:
+    def spread(self, state: State, jacobian: Jacobian) -> Spread:
         scale, B, f = self._whitened_root(state)
-        root = H * scale[:, None]
+        root = jacobian.dense().mul_(scale[:, None])
         root.addmm_(B, f[:, None] * (B.T @ root))
-        return root, root
+        return Spread.of(root, root)
 
     def draw(self, state: State, normal: Tensor) -> Tensor:
         scale, B, f = self._whitened_root(state)

@@ -1,0 +1,329 @@
+r"""P as one Kronecker product a layer: no matrix of d rows anywhere, so that it serves at any width."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from kova_rl.errors import InvalidBatch, NonFiniteBatch
+from kova_rl.filter.change import Change, Leak, Restart, Unchanged
+from kova_rl.filter.checks import check_whole
+from kova_rl.filter.covariance.base import ANY, Accepted, Covariance, Prior, Spread
+from kova_rl.filter.evidence import Evidence, Jacobian, Noise
+from kova_rl.filter.layout import Segment
+from kova_rl.filter.step import State, Update, check_finite_gram, cholesky
+
+GROWTH = 2.0
+"""P is refreshed early if the information has become this many times more, or less, than it was then."""
+DAMPED = 0.75
+"""What pays for the cross terms of a damped product; measured, so that the error bars are right."""
+HARD = 32
+"""Units of rounding of ``tr H'P_0 H`` below which float32 would lose the noise, so that float64 solves."""
+LARGE = 128
+"""Samples from which on a symmetric product is worth halving."""
+SAMPLES = 64
+"""Rows of a batch that are enough for a mean over many batches, where the layer is not exact anyhow."""
+RIDGE = 16
+"""Units of rounding of a factor's trace that are added to its diagonal: it does not know better."""
+
+Layer = dict[str, Any]
+Layers = list[Layer]
+Pairs = list[tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Kronecker(Covariance):
+    r"""One Kronecker product a layer, for critics of ``nn.Linear``: a few times Adam's price at any width.
+
+    A sample's gradient in a layer is ``b_i x a_i``: its inputs a (with the bias' 1) and the gradient b at
+    its outputs. The layer's information is kept as its two partial traces, and P is a product of two factors:
+
+    .. math::
+        \begin{aligned}
+        A &\leftarrow (1-\eta) A + \alpha \sum_{ij} (P_n^{-1})_{ij}\, b_i'b_j\; a_i a_j'
+            && \text{cols x cols} \\
+        B &\leftarrow (1-\eta) B + \alpha \sum_{ij} (P_n^{-1})_{ij}\, a_i'a_j\; b_i b_j'
+            && \text{rows x rows, } t = \operatorname{tr} A = \operatorname{tr} B \\
+        P &= \big(I + c \tfrac{\pi}{\sqrt t} B\big)^{-1} \otimes \big(I + c \tfrac{1}{\pi \sqrt t} A\big)^{-1}
+            && \text{for } (I + B \otimes A / t)^{-1} \\
+        H'PH &= \sum_\text{layers} (a M_A a') \circ (b M_B b')
+            && \text{and no matrix has d rows}
+        \end{aligned}
+
+    ``pi`` is where both factors say equally much of a weight, ``logdet / size``, and ``c = 0.75`` pays for
+    the cross terms that a product has and the sum has not. Where a layer has one output, as the last one, its
+    information is A itself, and P exact. Nothing is subtracted from a covariance: P is positive definite
+    and at most P_0 for any stream, in float32 too.
+
+    P is computed anew every ``refresh`` steps, and at once when the information has doubled or halved; in
+    between it is a valid P that is a little old, and so is what the posterior reports. A step's leak shows
+    with the next refresh. Of batches of 128 or more samples about 64 enter the factors of inexact layers, by
+    turns, with the weight of all. For ``lr < 1`` the information is tempered as in :class:`LowRank`.
+
+    Args:
+        prior: See :class:`Covariance`. :class:`FanIn` is the better choice for wide critics.
+        refresh: Steps between two refreshes, at least 1.
+        dtype: See :class:`Covariance`.
+    """
+
+    prior: Prior = 1.0
+    refresh: int = 8
+    dtype: torch.dtype | None = None
+
+    factored: ClassVar[bool] = True
+    accepts: ClassVar[Accepted] = {Unchanged: ANY, Leak: ANY, Restart: ANY}
+
+    def __post_init__(self) -> None:
+        check_whole("refresh", self.refresh, least=1)
+        super().__post_init__()
+
+    def init(self, segments: Sequence[Segment], like: Tensor, kind: type[Change]) -> State:
+        def layer(segment: Segment) -> Layer:
+            kept: Layer = {"balance": 1.0}
+            for name, size in (("inputs", segment.cols), ("outputs", segment.rows)):
+                kept[name] = torch.zeros(size, size, dtype=like.dtype, device=like.device)
+                kept[f"{name} root"] = torch.eye(size, dtype=like.dtype, device=like.device)
+                kept[f"{name} inverse"] = kept[f"{name} root"].clone()
+            return kept
+
+        layers = {str(segment.start): layer(segment) for segment in segments}
+        return {"age": 0, "information": 0.0, "known": 0.0, "layers": layers}
+
+    def step(self, state: State, change: Change, evidence: Evidence, lr: float) -> Update:
+        eta = change.eta if isinstance(change, Leak) else 0.0
+        factors = evidence.jacobian.factors()
+        if factors is None:
+            raise InvalidBatch(
+                f"step {evidence.step}: Kronecker needs the inputs and the output gradients of each Linear "
+                "layer, which this closure does not give: it mixes rows (as BatchNorm in training mode "
+                "does), calls a layer twice or not at all, or a parameter was frozen. Nothing was changed. "
+                "Use covariance.LowRank."
+            )
+        layers, pairs = list(state["layers"].values()), [(a, b) for _, a, b in factors]
+        batch = _Batch(pairs, evidence, lr)
+        solve = _solve_exactly if batch.hard else _solve
+        S, noise, z, jitter, place = solve(layers, pairs, evidence)
+        nis = evidence.innovation.to(z.dtype).dot(z).item() / len(z)
+        column = z.unsqueeze(1) if lr == 1.0 else z.unsqueeze(1) * lr
+        delta = evidence.innovation.new_empty(evidence.jacobian.size)
+        for k, (start, a, b) in enumerate(factors):
+            place(k, column, delta.as_strided((b.shape[1], a.shape[1]), (a.shape[1], 1), start))
+
+        def commit() -> None:
+            for k, layer in enumerate(layers):
+                batch.add_to(layer, k, 1 - eta)
+            now = state["information"] = (1 - eta) * state["information"] + batch.information
+            state["age"] += 1
+            if state["age"] >= self.refresh or not now / GROWTH <= state["known"] <= now * GROWTH:
+                state["age"], state["known"] = 0, now
+                for layer in layers:
+                    _refresh(layer)
+
+        return Update(delta, nis, lambda: noise.taken_from(S).to(delta.dtype), commit, jitter)
+
+    def spread(self, state: State, jacobian: Jacobian) -> Spread:
+        factors = jacobian.factors()
+        if factors is None:  # P is what it is, for any H
+            root = _times_root(state, jacobian.dense())
+            return Spread.of(root, root)
+        rooted = _rooted(list(state["layers"].values()), [(a, b) for _, a, b in factors])
+        squares = [torch.linalg.vecdot(a, a) * torch.linalg.vecdot(b, b) for a, b in rooted]
+        return Spread(torch.stack(squares).sum(0), partial(_gram, rooted, rooted))
+
+    def draw(self, state: State, normal: Tensor) -> Tensor:
+        out = torch.empty_like(normal)
+        for part, layer in _parts(state):
+            Z = normal[part].view(len(layer["outputs"]), -1)
+            out[part] = _unrooted(layer, Z).flatten()
+        return out
+
+    def variances(self, state: State) -> Tensor:
+        diagonals = [
+            torch.outer(layer["outputs inverse"].diagonal(), layer["inputs inverse"].diagonal()).flatten()
+            for _, layer in _parts(state)
+        ]
+        return torch.cat(diagonals)
+
+
+Place = Callable[[int, Tensor, Tensor], object]
+"""Writes a layer's part of ``P H z``: of its number, of z as a column, into rows x cols."""
+
+
+class _Batch:
+    """What a batch adds to the information."""
+
+    def __init__(self, pairs: Pairs, evidence: Evidence, lr: float) -> None:
+        self.pairs, self.noise, self.step, self.lr = pairs, evidence.noise, evidence.step, lr
+        self.lengths = [(torch.linalg.vecdot(a, a), torch.linalg.vecdot(b, b)) for a, b in pairs]
+        prior = self.lengths[0][0] * self.lengths[0][1]  # the diagonal of H'P_0 H
+        for a, b in self.lengths[1:]:
+            prior.addcmul_(a, b)
+        total = prior.sum().item()
+        if not math.isfinite(total):
+            check_finite_gram(prior.diag(), evidence)
+        self.weights = self.noise.inverse()
+        if self.noise.is_diagonal:
+            least = HARD * torch.finfo(prior.dtype).eps * total
+            self.hard = self.noise.covariance.min().item() < least
+            self.information = lr * prior.dot(self.weights).item()
+        else:  # a matrix is not looked into
+            self.hard = True
+            self.information = lr * (self.weights * _gram(pairs, pairs)).sum().item()
+        if not math.isfinite(self.information):
+            raise NonFiniteBatch(
+                f"step {evidence.step}: the information of the batch overflows. Nothing was changed. "
+                "Normalise the inputs of the critic, or take a larger observation noise."
+            )
+
+    def add_to(self, layer: Layer, k: int, keep: float) -> None:
+        """Leak the two partial traces of a layer, and add those of the batch."""
+        (a, b), W, lr = self.pairs[k], self.weights, self.lr
+        if self.noise.is_diagonal:
+            for_b, for_a = ((length * W).unsqueeze(1) for length in self.lengths[k])
+            stride = len(a) // SAMPLES
+            if stride > 1 and a.shape[1] > 1 and b.shape[1] > 1:
+                a, b, for_a, for_b = (x[self.step % stride :: stride] for x in (a, b, for_a, for_b))
+                lr *= len(W) / len(a)
+            weighed_a, weighed_b = a * for_a, b * for_b
+        else:
+            weighed_a, weighed_b = (W * (b @ b.T)) @ a, (W * (a @ a.T)) @ b
+        layer["inputs"].addmm_(a.T, weighed_a, beta=keep, alpha=lr)
+        layer["outputs"].addmm_(b.T, weighed_b, beta=keep, alpha=lr)
+
+
+def _gram(left: Pairs, right: Pairs) -> Tensor:
+    """A sum over layers of elementwise products, N x N and symmetric: a quarter of it is a copy."""
+    n = len(left[0][0])
+    half = n // 2 if n >= LARGE else n
+    top = _block(left, right, slice(half), slice(half))
+    if half == n:
+        return top
+    bottom = _block(left, right, slice(half, n), slice(n))
+    out = top.new_empty(n, n)
+    out[:half, :half], out[:half, half:], out[half:] = top, bottom[:, :half].T, bottom
+    return out
+
+
+def _block(left: Pairs, right: Pairs, rows: slice, cols: slice) -> Tensor:
+    out: Tensor | None = None
+    for (a, b), (c, d) in zip(left, right, strict=True):
+        inner, outer = torch.mm(a[rows], c[cols].T), torch.mm(b[rows], d[cols].T)
+        out = inner.mul_(outer) if out is None else out.addcmul_(inner, outer)
+    assert out is not None
+    return out
+
+
+def _solve(layers: Layers, pairs: Pairs, evidence: Evidence) -> tuple[Tensor, Noise, Tensor, float, Place]:
+    """S, its noise, ``z = S^-1 innovation``, the jitter, and what places ``P H z``."""
+    half = [
+        (a @ layer["inputs inverse"], b if b.shape[1] == 1 else b @ layer["outputs inverse"])
+        for layer, (a, b) in zip(layers, pairs, strict=True)
+    ]
+    S = evidence.noise.added_to(_gram(half, pairs))
+    lower, jitter = cholesky(S, evidence)
+    z = torch.cholesky_solve(evidence.innovation.unsqueeze(1), lower).squeeze(1)
+
+    def place(k: int, z: Tensor, out: Tensor) -> None:
+        a, b = half[k]
+        torch.mm((b * z).T, a, out=out)
+
+    return S, evidence.noise, z, jitter, place
+
+
+def _solve_exactly(
+    layers: Layers, pairs: Pairs, evidence: Evidence
+) -> tuple[Tensor, Noise, Tensor, float, Place]:
+    """The same from the roots of P, in float64, for a batch that says more than float32 can hold."""
+    rooted = [(a.double(), b.double()) for a, b in _rooted(layers, pairs)]
+    noise = Noise(evidence.noise.covariance.double())
+    S = noise.added_to(_gram(rooted, rooted))
+    lower, jitter = cholesky(S, evidence)
+    z = torch.cholesky_solve(evidence.innovation.double().unsqueeze(1), lower).squeeze(1)
+
+    def place(k: int, z: Tensor, out: Tensor) -> None:
+        a, b = rooted[k]
+        out.copy_(_unrooted(layers[k], ((b * z).T @ a).to(out.dtype)))
+
+    return S, noise, z, jitter, place
+
+
+def _rooted(layers: Layers, pairs: Pairs) -> Pairs:
+    """``a U^-T`` and ``b V^-T``, with which ``H'PH`` is a Gram matrix of each; U U' is a factor of P^-1."""
+    return [
+        (
+            torch.linalg.solve_triangular(layer["inputs root"], a.T, upper=False).T,
+            torch.linalg.solve_triangular(layer["outputs root"], b.T, upper=False).T,
+        )
+        for layer, (a, b) in zip(layers, pairs, strict=True)
+    ]
+
+
+def _unrooted(layer: Layer, matrix: Tensor) -> Tensor:
+    """``V^-T matrix U^-1``, rows x cols."""
+    half = torch.linalg.solve_triangular(layer["outputs root"].T, matrix, upper=True)
+    out: Tensor = torch.linalg.solve_triangular(layer["inputs root"], half, upper=False, left=False)
+    return out
+
+
+def _parts(state: State) -> Iterator[tuple[slice, Layer]]:
+    """Each layer, and its coordinates."""
+    for start, layer in state["layers"].items():
+        yield slice(int(start), int(start) + len(layer["inputs"]) * len(layer["outputs"])), layer
+
+
+def _times_root(state: State, H: Tensor) -> Tensor:
+    """``R H`` with ``R'R = P``, in the place of H."""
+    for part, layer in _parts(state):
+        block = H[part].view(len(layer["outputs"]), len(layer["inputs"]), -1)
+        half = torch.linalg.solve_triangular(layer["inputs root"], block, upper=False)
+        whole = torch.linalg.solve_triangular(layer["outputs root"], half.flatten(1), upper=False)
+        block.copy_(whole.view_as(block))
+    return H
+
+
+def _refresh(layer: Layer) -> None:
+    """P of a layer's information, as the inverses of its two factors and their roots."""
+    trace = float(layer["outputs"].trace())
+    if not trace > 0.0:
+        return
+    cols, rows = len(layer["inputs"]), len(layer["outputs"])
+    if rows == 1 or cols == 1:  # then the other factor is the information itself
+        _invert(layer, "inputs" if rows == 1 else "outputs", 1.0)
+        return
+    pi = layer["balance"] * (cols / rows) ** 0.5 * trace**-0.5
+    inputs, outputs = _invert(layer, "inputs", DAMPED * pi), _invert(layer, "outputs", DAMPED / (trace * pi))
+    layer["balance"] *= _rebalance(inputs, outputs)
+
+
+def _rebalance(inputs: tuple[float, float], outputs: tuple[float, float]) -> float:
+    """One step of Newton's towards factors that say equally much of a weight, in the geometric mean."""
+    change = (outputs[0] - inputs[0]) / max(inputs[1] + outputs[1], 0.1)
+    return math.exp(min(2.0, max(-2.0, change)))
+
+
+def _invert(layer: Layer, name: str, share: float) -> tuple[float, float]:
+    """Root and inverse of ``I + share factor``; the mean logarithm of its eigenvalues, and its derivative."""
+    root = _root(layer[name], share)
+    layer[f"{name} root"].copy_(root)
+    inverse = torch.cholesky_inverse(root, out=layer[f"{name} inverse"])
+    return 2 * float(root.diagonal().log().mean()), 1 - float(inverse.diagonal().mean())
+
+
+def _root(factor: Tensor, share: float) -> Tensor:
+    """U, lower triangular, of ``U U' = I + share factor``."""
+    C = factor * share
+    ridge = RIDGE * torch.finfo(C.dtype).eps * float(C.trace())
+    C.diagonal().add_(1 + ridge)
+    lower: Tensor
+    lower, failed = torch.linalg.cholesky_ex(C)
+    while failed.item():  # ends: the trace itself would be more than enough
+        C.diagonal().add_(ridge)
+        ridge *= 2
+        lower, failed = torch.linalg.cholesky_ex(C)
+    return lower
