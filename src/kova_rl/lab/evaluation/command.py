@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from kova_rl.lab.evaluation.runs import Panel
 
 
+Classic = Literal["chain", "grid", "boyan", "all"]
+More = Literal["garnet-30", "garnet-100", "garnet-300", "aliased", "baird", "cartpole", "pendulum", "more"]
+Name = Literal[Classic, More]
+
+
 @dataclass
 class Evaluate:
     """Evaluate a fixed policy: value error and coverage of critics, where the true values are known.
@@ -26,8 +31,9 @@ class Evaluate:
     the truth is the mean of Monte-Carlo rollouts.
     """
 
-    task: Literal["chain", "grid", "boyan", "all"] = "chain"
-    """A random walk, a grid with slips, or Boyan's chain."""
+    task: Name = "chain"
+    """A random walk, a grid with slips, Boyan's chain (all: these three), or more: random MDPs, a chain whose
+    states look alike, Baird's counterexample, CartPole and Pendulum."""
     condition: Literal["on-policy", "off-policy", "deterministic", "switch", "all"] = "on-policy"
     """Who walks: the policy, another one, one without chance, or one whose truth changes half-way."""
     critics: tuple[str, ...] = ()
@@ -70,11 +76,11 @@ class Evaluate:
     def _solved(self, console: Console) -> list[Panel]:
         from kova_rl.lab.evaluation.critics import DEFAULT
         from kova_rl.lab.evaluation.runs import Study, gather
-        from kova_rl.lab.evaluation.tasks import CONDITIONS, TASKS
+        from kova_rl.lab.evaluation.tasks import CLASSIC, CONDITIONS, MORE, ROLLED
 
         if self.policy is not None:
             raise ValueError("--policy needs the environment that it acts in: --env")
-        tasks = tuple(TASKS) if self.task == "all" else (self.task,)
+        tasks = {"all": tuple(CLASSIC), "more": (*MORE, *ROLLED)}.get(self.task, (self.task,))
         conditions = CONDITIONS if self.condition == "all" else (self.condition,)
         critics = self.critics or DEFAULT
         study = Study(tasks, conditions, critics, self.seeds, self.samples, self.out / "runs", self.workers)

@@ -19,7 +19,8 @@ from kova_rl.filter.checks import check_choice, check_real, check_whole
 from kova_rl.lab import files
 from kova_rl.lab.evaluation.critics import CRITICS, Problem, build, describe
 from kova_rl.lab.evaluation.environment import Env, Policy, acting, collect, make_env
-from kova_rl.lab.evaluation.protocol import STEP, Curves, follow, looks, stacked
+from kova_rl.lab.evaluation.network import Make
+from kova_rl.lab.evaluation.protocol import STEP, Curves, final, follow, looks, stacked
 from kova_rl.lab.evaluation.rollouts import Truth, truth
 from kova_rl.lab.evaluation.runs import TUNING_SEEDS, Panel, final_error
 from kova_rl.lab.evaluation.transitions import Transitions
@@ -60,8 +61,10 @@ class Own:
                 self._seen[seed] = collect(self.made, self.policy, self.samples, seed)
         return self._seen[seed]
 
-    def learn(self, critic: str, setting: float, seed: int, tick: Callable[[int], None]) -> Curves:
-        """One run, its errors in the environment's own units."""
+    def learn(
+        self, critic: str | Make, setting: float | None, seed: int, tick: Callable[[int], None]
+    ) -> Curves:
+        """One run, its errors and its values at the end in the environment's own units."""
         known, seen = self.truth, self.seen(seed)
         plain = not isinstance(self.made.observation_space, gymnasium.spaces.Box)
         units = Units.of(seen, self.gamma, plain)
@@ -69,8 +72,9 @@ class Own:
         learner = build(critic, Problem(shown.states.shape[1], self.gamma, seed), setting)
         batches = iter(_pieces(shown))
         rows = follow(learner, lambda: next(batches), 0, at, units.exam(known), tick)
-        curves = stacked(at, rows)
-        return curves | {"error": curves["error"] * units.reward}
+        curves, exam = stacked(at, rows), units.exam(known)
+        end = {name: x * units.reward for name, x in final(learner, exam).items()}
+        return curves | {"error": curves["error"] * units.reward} | end
 
 
 def _pieces(seen: Transitions) -> list[Transitions]:

@@ -12,7 +12,7 @@ from kova_rl.lab.evaluation.mdp import Task, bumps
 from kova_rl.lab.evaluation.more_tasks import Garnet, aliased, baird
 from kova_rl.lab.evaluation.transitions import Array
 
-__all__ = ["CLASSIC", "CONDITIONS", "MORE", "TASKS", "Task", "conditions_of", "phases"]
+__all__ = ["CLASSIC", "CONDITIONS", "MORE", "ROLLED", "TASKS", "Task", "conditions_of", "phases"]
 
 
 def _always(row: list[float], states: int) -> Array:
@@ -123,7 +123,12 @@ MORE: dict[str, Conditioned] = {
 }
 """Those that nothing was fitted to."""
 TASKS = CLASSIC | MORE
-ONLY = {"baird": ("off-policy",), "aliased": ("on-policy", "off-policy", "switch")}
+ROLLED = ("cartpole", "pendulum")
+"""Those whose truth is rolled out, see :mod:`kova_rl.lab.evaluation.control`."""
+ONLY = {
+    **{"baird": ("off-policy",), "aliased": ("on-policy", "off-policy", "switch")},
+    **dict.fromkeys(ROLLED, ("on-policy",)),
+}
 """Tasks that do not have all conditions."""
 
 
@@ -140,6 +145,8 @@ def phases(task: str, condition: str) -> tuple[Task, ...]:
         >>> walk.values()[-1].round(6)
         np.float64(-2.4)
     """
-    check_choice("task", task, tuple(TASKS))
+    check_choice("task", task, (*TASKS, *ROLLED))
     check_choice("condition", condition, conditions_of(task))
+    if task in ROLLED:
+        raise ValueError(f"{task} is not a finite MDP: its truth is rolled out, see evaluate_one")
     return TASKS[task](condition)
