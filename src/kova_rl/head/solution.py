@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kova_rl.head.misfit import Misfit
 from kova_rl.posterior import Belief
 
 __all__ = ["Solution"]
@@ -26,6 +27,8 @@ class Solution:
     """Variance of a weight about the tracked one before any data; no direction is wider than that."""
     noise: float
     """Standard deviation of a temporal difference at the solution."""
+    misfit: Misfit
+    """The error that the features can't say, as far as it is clear of chance."""
     freedom: float
     """How many weights the data decide, of k; the prior decides the rest."""
     count: int
@@ -54,4 +57,7 @@ class Solution:
         if critic:
             solved, mean = mean, seen @ self.tracked
             spread = torch.cat([spread, (solved - mean).unsqueeze(1)], dim=1)
-        return Belief(mean, spread.square().sum(1).sqrt(), lambda: spread @ spread.T)
+        known = self.prior * seen.square().sum(1)  # no wider than the prior
+        own = torch.minimum((known - spread.square().sum(1)).clamp(min=0.0), self.misfit.variance(seen))
+        std = (spread.square().sum(1) + own).sqrt()
+        return Belief(mean, std, lambda: spread @ spread.T + own.diag())

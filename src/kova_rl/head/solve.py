@@ -25,6 +25,7 @@ import math
 import torch
 from torch import Tensor
 
+from kova_rl.head.misfit import Misfit
 from kova_rl.head.solution import Solution
 from kova_rl.head.stream import Stream
 
@@ -61,7 +62,7 @@ def solve(
     z, d = stream.traces(lam), stream.changes
     whiten = _whitening(z)
     if not whiten.shape[1]:  # no sample that counts
-        return Solution(tracked, math.sqrt(prior) * eye, tracked, prior, 0.0, 0.0, n)
+        return Solution(tracked, math.sqrt(prior) * eye, tracked, prior, 0.0, Misfit.none(tracked), 0.0, n)
     y = z @ whiten  # the traces, in coordinates where M = I
     rare = y.square().sum(1)
     left, stretch, right = torch.linalg.svd(y.T @ d, full_matrices=False)  # of A in these coordinates
@@ -80,7 +81,8 @@ def solve(
     middle = long_run(y * left_out[:, None], window) + (y * extra[:, None]).T @ y
     rest = eye - right.T * share @ right  # I - K A
     covariance = prior * rest @ rest.T + kept @ middle @ kept.T
-    return Solution(weights, _root(covariance, prior), tracked, prior, math.sqrt(noise), freedom, n)
+    beyond = Misfit.of(stream, delta, y @ whiten.T)
+    return Solution(weights, _root(covariance, prior), tracked, prior, math.sqrt(noise), beyond, freedom, n)
 
 
 def _whitening(z: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kova_rl.errors import InvalidBatch, NonFiniteBatch
 
-__all__ = ["Stream"]
+__all__ = ["Stream", "summed_back"]
 
 
 @dataclass(frozen=True)
@@ -85,13 +85,15 @@ class Stream:
 
     def returns(self, end: Tensor) -> Tensor:
         """Discounted sums of rewards up to each border, and the value ``end`` (n,) of what follows there."""
-        n = len(self)
         last = self.borders.clone()
         last[-1:] = True
         begin = self.rewards + torch.where(last, self.discounts * end, 0.0)
-        carry = torch.where(last, 0.0, self.discounts)
-        flipped = _summed(begin.flip(0)[:, None], carry.flip(0)) if n else begin[:, None]
-        return flipped[:, 0].flip(0)
+        return summed_back(begin, torch.where(last, 0.0, self.discounts))
+
+
+def summed_back(values: Tensor, carry: Tensor) -> Tensor:
+    """``out[t] = values[t] + carry[t] out[t+1]``."""
+    return _summed(values.flip(0)[:, None], carry.flip(0))[:, 0].flip(0)
 
 
 def _summed(rows: Tensor, carry: Tensor) -> Tensor:
