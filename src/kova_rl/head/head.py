@@ -143,13 +143,13 @@ class Head:
     def solve(self) -> Solution:
         """The last layer at the fixed point of what is remembered, and the covariance of its error."""
         stream, tracked = self.stream(), self.features.weights
-        length = float(stream.features.square().sum(1).mean()) if len(stream) else float(self.features.inputs)
+        length = float(stream.features.square().sum()) / max(len(stream), 1)
         unit = self._unit(stream, tracked)
         return solve(
             stream,
             tracked,
             lam=self.lam,
-            prior=(self.prior * unit) ** 2 / max(length, torch.finfo(torch.float64).tiny),
+            prior=(self.prior * unit) ** 2 / (length or self.features.inputs),  # none seen, or only zeros
             window=self.window,
             rounding=self.features.rounding,
         )

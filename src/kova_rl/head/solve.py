@@ -33,6 +33,7 @@ __all__ = ["long_run", "solve"]
 
 RANK = 1e-13
 """Of the largest direction of the traces: what is smaller is rounding, and the prior stands for it."""
+TINY = torch.finfo(torch.float64).tiny
 PASSES = 4
 """Of the noise's variance, which decides the pull of the prior, and depends on the solution."""
 
@@ -60,6 +61,7 @@ def solve(
     k, n = len(tracked), len(stream)
     eye = torch.eye(k, dtype=torch.float64, device=tracked.device)
     z, d = stream.traces(lam), stream.changes
+    z = z / z.abs().amax().clamp(min=TINY) if n else z  # their unit is of no matter
     whiten = _whitening(z)
     if not whiten.shape[1]:  # no sample that counts
         return Solution(tracked, math.sqrt(prior) * eye, tracked, prior, 0.0, Misfit.none(tracked), 0.0, n)
@@ -70,7 +72,7 @@ def solve(
     pull, freedom = left.T @ (y.T @ delta), 0.0
     for _ in range(PASSES):
         noise = float((rare * delta.square()).sum() / rare.sum()) * n / max(n - freedom, 0.1 * n)
-        total = (prior * stretch.square() + noise).clamp(min=torch.finfo(torch.float64).tiny)
+        total = (prior * stretch.square() + noise).clamp(min=TINY)
         share, gain = prior * stretch.square() / total, prior * stretch / total
         weights = tracked + right.T @ (gain * pull)
         delta, freedom = stream.rewards - d @ weights, float(share.sum())
@@ -88,7 +90,7 @@ def solve(
 def _whitening(z: Tensor) -> Tensor:
     """W, k x r, with W'(sum z z')W = I over the directions that are there."""
     values, vectors = torch.linalg.eigh(z.T @ z)
-    there = values > RANK * values[-1].clamp(min=torch.finfo(torch.float64).tiny)
+    there = values > RANK * values[-1].clamp(min=TINY)
     found: Tensor = vectors[:, there] / values[there].sqrt()
     return found
 

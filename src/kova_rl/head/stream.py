@@ -11,6 +11,9 @@ from kova_rl.errors import InvalidBatch, NonFiniteBatch
 
 __all__ = ["Stream", "summed_back"]
 
+LARGEST = 1e100
+"""Of a trace: the products of large importance weights would overflow."""
+
 
 @dataclass(frozen=True)
 class Stream:
@@ -101,7 +104,9 @@ def _summed(rows: Tensor, carry: Tensor) -> Tensor:
     out, carry, step = rows.clone(), carry.clone(), 1
     while step < len(out) and bool((carry != 0).any()):
         out[step:] += carry[step:, None] * out[:-step].clone()
+        out.clamp_(-LARGEST, LARGEST)
         carry[step:] *= carry[:-step].clone()
+        carry.clamp_(max=LARGEST)
         carry[:step] = 0.0
         step *= 2
     return out
