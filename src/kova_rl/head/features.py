@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 from kova_rl.errors import InvalidBatch
 
-__all__ = ["Features", "last_layer"]
+__all__ = ["Features", "blocks", "last_layer"]
 
 CHUNK = 8192
 """Observations that pass through the critic at once."""
@@ -39,21 +40,26 @@ class Features:
         layer: Its last layer.
     """
 
-    def __init__(self, critic: Callable[[Tensor], Tensor], layer: nn.Linear) -> None:
+    def __init__(self, critic: Callable[[Any], Tensor], layer: nn.Linear) -> None:
         self.critic, self.layer = critic, layer
         self.actions = layer.out_features
         self.inputs = layer.in_features + (layer.bias is not None)
         self._checked = False
 
     @torch.no_grad()
-    def __call__(self, states: Tensor) -> Tensor:
-        """N x inputs, in float64."""
-        parts = [self._part(states[i : i + CHUNK]) for i in range(0, len(states), CHUNK)]
+    def __call__(self, states: Tensor | Mapping[str, Tensor]) -> Tensor:
+        """N x inputs, in float64; observations may be several tensors by name."""
+        named = states if isinstance(states, Mapping) else {"": states}
+        count = len(next(iter(named.values())))
+        parts = []
+        for i in range(0, count, CHUNK):
+            some = {name: rows[i : i + CHUNK] for name, rows in named.items()}
+            parts.append(self._part(some if isinstance(states, Mapping) else some[""], min(CHUNK, count - i)))
         if not parts:
             return self.layer.weight.new_zeros(0, self.inputs).double()
         return torch.cat(parts)
 
-    def _part(self, states: Tensor) -> Tensor:
+    def _part(self, states: Any, count: int) -> Tensor:
         seen: list[tuple[Tensor, Tensor]] = []
         hook = self.layer.register_forward_hook(lambda _, given, out: seen.append((given[0], out)))
         try:
@@ -66,10 +72,14 @@ class Features:
                 + (", and what came out of it is not what the critic returned" if seen else "")
             )
         self._checked = True
-        found = seen[0][0].reshape(len(states), self.layer.in_features).double()
+        found = seen[0][0].reshape(count, self.layer.in_features).double()
         if self.layer.bias is None:
             return found
         return torch.cat([found, found.new_ones(len(found), 1)], dim=1)
+
+    def of_actions(self, features: Tensor, actions: Tensor) -> Tensor:
+        """A block of columns for each row of the layer, of which the action's holds the features."""
+        return blocks(one_hot(actions, self.actions), features)
 
     @property
     def weights(self) -> Tensor:
@@ -91,6 +101,11 @@ class Features:
     def rounding(self) -> float:
         """The relative precision that the features are computed in."""
         return torch.finfo(self.layer.weight.dtype).eps
+
+
+def blocks(choice: Tensor, features: Tensor) -> Tensor:
+    """A block of features for each action, times its probability; N x (actions k)."""
+    return (choice.to(features)[:, :, None] * features[:, None, :]).flatten(1)
 
 
 def _same(out: Tensor, of_layer: Tensor) -> bool:

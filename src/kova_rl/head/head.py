@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import one_hot
 
 from kova_rl.filter.checks import check_fraction, check_positive, check_real, check_whole
 from kova_rl.head.checks import checked, checked_actions
-from kova_rl.head.features import Features, last_layer
+from kova_rl.head.features import Features, blocks, last_layer
 from kova_rl.head.memory import Memory
+from kova_rl.head.prior import PRIOR, prior_variance
 from kova_rl.head.solution import Solution
 from kova_rl.head.solve import solve
 from kova_rl.head.stream import Stream
@@ -71,7 +71,7 @@ class Head:
         lam: float = 0.0,
         memory: int | None = None,
         forgetting: float = 0.0,
-        prior: float = 10.0,
+        prior: float = PRIOR,
         scale: float | None = None,
         window: int | None = None,
         layer: nn.Linear | None = None,
@@ -143,13 +143,11 @@ class Head:
     def solve(self) -> Solution:
         """The last layer at the fixed point of what is remembered, and the covariance of its error."""
         stream, tracked = self.stream(), self.features.weights
-        length = float(stream.features.square().sum()) / max(len(stream), 1)
-        unit = self._unit(stream, tracked)
         return solve(
             stream,
             tracked,
             lam=self.lam,
-            prior=(self.prior * unit) ** 2 / (length or self.features.inputs),  # none seen, or only zeros
+            prior=prior_variance(stream, tracked, self.prior, self.scale),
             window=self.window,
             rounding=self.features.rounding,
         )
@@ -163,8 +161,8 @@ class Head:
         rows = self._memory.rows()
         before, after = self.features(rows["states"]), self.features(rows["next_states"])
         if "actions" in rows:
-            before = _blocks(one_hot(rows["actions"].long(), self.features.actions), before)
-            after = _blocks(rows["next_policy"], after)
+            before = self.features.of_actions(before, rows["actions"].long())
+            after = blocks(rows["next_policy"], after)
         over = rows["terminated"].bool()
         discounts = (
             rows["discounts"] if "discounts" in rows else torch.full_like(over, self.gamma, dtype=FLOAT)
@@ -176,15 +174,6 @@ class Head:
         rewards, discounts, borders, weights, counts = (x.to(before.device) for x in columns)
         seen = (rewards.double(), discounts.double(), borders, weights.double(), counts)
         return Stream(before, after, *seen)
-
-    def _unit(self, stream: Stream, tracked: Tensor) -> float:
-        if self.scale is not None:
-            return self.scale
-        if not len(stream):
-            return 1.0
-        after = torch.where(stream.discounts != 0, stream.next_features @ tracked, 0.0)
-        seen = float(stream.returns(after).square().mean().sqrt())
-        return seen if seen > 0 else 1.0
 
     # ------------------------------------------------------------------ answers
 
@@ -202,10 +191,11 @@ class Head:
         if several == 1:
             return solution.belief(seen, critic=critic)
         if actions is not None:
-            taken = one_hot(checked_actions(actions, len(states), several), several)
-            return solution.belief(_blocks(taken, seen), critic=critic)
-        every = torch.eye(several, dtype=torch.float64, device=seen.device).repeat(len(seen), 1)
-        belief = solution.belief(_blocks(every, seen.repeat_interleave(several, 0)), critic=critic)
+            taken = checked_actions(actions, len(states), several)
+            return solution.belief(self.features.of_actions(seen, taken), critic=critic)
+        every = torch.arange(several, device=seen.device).repeat(len(seen))
+        rows = self.features.of_actions(seen.repeat_interleave(several, 0), every)
+        belief = solution.belief(rows, critic=critic)
         return belief.reshaped(len(seen), several)
 
     def write(self) -> Solution:
@@ -213,8 +203,3 @@ class Head:
         solution = self.solve()
         self.features.write(solution.weights)
         return solution
-
-
-def _blocks(choice: Tensor, features: Tensor) -> Tensor:
-    """A block of features for each action, times its probability; N x (actions k)."""
-    return (choice.to(features)[:, :, None] * features[:, None, :]).flatten(1)
