@@ -50,7 +50,7 @@ def rolled_out(model: OnPolicyAlgorithm, features: Callable[[Any], Tensor]) -> S
     keep = torch.ones(envs, steps, dtype=torch.bool, device=after.device)
     keep[:, -1] = last is not None
     rows = keep.flatten()
-    discounts = torch.where(over, 0.0, model.gamma).double()
+    discounts = model.gamma * (~over).double()
     columns = (found.flatten(0, 1), after.flatten(0, 1), rewards, discounts, borders.flatten(), ratio)
     before, next_, reward, discount, border, weight = (x[rows] for x in columns)
     return Stream(before, next_, reward, discount, border, weight, torch.ones_like(reward))
@@ -114,7 +114,7 @@ class Replayed:
 
     def stream(self, features: Tensor, after: Tensor, gamma: float, bonus: Tensor | float = 0.0) -> Stream:
         """These transitions with features; ``bonus`` is added to what follows, discounted."""
-        discounts = torch.where(self.terminated, 0.0, gamma).double()
+        discounts = gamma * (~self.terminated).double()
         rewards = self.rewards + discounts * bonus
         ones = torch.ones_like(rewards)
         return Stream(features, after, rewards, discounts, self.borders, ones, ones)
