@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from gymnasium import spaces
 
 from kova_rl import Kova, cli, covariance, evolution, observation
-from kova_rl.lab.evaluation import control, environment, evaluate, evaluate_one, rollouts
+from kova_rl.lab.evaluation import control, environment, evaluate, evaluate_one, own, rollouts
 from kova_rl.lab.evaluation.command import Evaluate
 from kova_rl.lab.evaluation.critics import CRITICS, Problem, build, describe
 from kova_rl.lab.evaluation.network import NetworkCritic, Replay
@@ -359,7 +360,7 @@ def test_a_return_that_was_cut_is_left_out() -> None:
 
 
 def test_a_policy_in_ones_own_environment() -> None:
-    critics = ("kova", "lstd")
+    critics = ("kova", "kova-head", "lstd")
     panel = evaluate(Stairs, down, gamma=0.9, samples=1_600, seeds=2, critics=critics, states=10, rollouts=20)
     assert panel.task == "Stairs"
     assert "standard error of the truth" in panel.note
@@ -367,6 +368,11 @@ def test_a_policy_in_ones_own_environment() -> None:
         assert panel.stack(name, "error")[:, -1].mean() < 0.35
         assert panel.stack(name, "explained")[:, -1].mean() > 0.8
     assert np.isfinite(panel.stack("kova", "coverage")).any()
+    middle, std = panel.stack("kova-head", "answer").mean(0)
+    assert abs(middle - Stairs.value(5, 0.9)) < 4 * std
+    assert std < 0.2
+    low, high = (float(x) for x in re.findall(r"interval (\S+) to (\S+),", own.answer(panel))[0])
+    assert low < Stairs.value(5, 0.9) < high
 
 
 def test_discrete_observations_are_flattened() -> None:

@@ -115,10 +115,13 @@ class Evaluate:
         return [panel]
 
     def _report(self, panels: list[Panel], console: Console) -> None:
+        from kova_rl.lab.evaluation.own import answer
         from kova_rl.lab.evaluation.table import markdown, rich_table
 
         for panel in panels:
             console.print(rich_table(panel))
+            if line := answer(panel):
+                console.print(line, soft_wrap=True)
         files.write(self.out / "tables.md", markdown(panels).encode())
         console.print(f"Tables: {self.out / 'tables.md'}; data, one file a run: {self.out / 'runs'}")
         try:

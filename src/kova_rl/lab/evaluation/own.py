@@ -19,6 +19,7 @@ from kova_rl.filter.checks import check_choice, check_real, check_whole
 from kova_rl.lab import files
 from kova_rl.lab.evaluation.critics import CRITICS, Problem, build, describe
 from kova_rl.lab.evaluation.environment import Env, Policy, acting, collect, make_env
+from kova_rl.lab.evaluation.headed import HeadedCritic
 from kova_rl.lab.evaluation.network import Make
 from kova_rl.lab.evaluation.protocol import STEP, Curves, final, follow, looks, stacked
 from kova_rl.lab.evaluation.rollouts import Truth, truth
@@ -26,7 +27,7 @@ from kova_rl.lab.evaluation.runs import TUNING_SEEDS, Panel, final_error
 from kova_rl.lab.evaluation.transitions import Transitions
 from kova_rl.lab.evaluation.units import Units
 
-DEFAULT = ("kova", "kova-paper", "memoryless", "adam", "gptd-kernel", "lstd")
+DEFAULT = ("kova-head", "kova", "kova-paper", "memoryless", "adam", "gptd-kernel", "lstd")
 
 
 @dataclass
@@ -74,7 +75,24 @@ class Own:
         rows = follow(learner, lambda: next(batches), 0, at, units.exam(known), tick)
         curves, exam = stacked(at, rows), units.exam(known)
         end = {name: x * units.reward for name, x in final(learner, exam).items()}
+        if isinstance(learner, HeadedCritic):
+            over = seen.terminated | seen.truncated
+            begins = shown.states[np.concatenate([[True], over[:-1]])]
+            end["answer"] = np.array(learner.average(begins)) * units.reward
         return curves | {"error": curves["error"] * units.reward} | end
+
+
+def answer(panel: Panel) -> str:
+    """How good the policy is, in one line: the value of an episode's begin, with a 95% interval."""
+    found = [run["answer"] for runs in panel.curves.values() for run in runs if "answer" in run]
+    if not found:
+        return ""
+    mean, std = np.array(found).T
+    middle, half = float(mean.mean()), 1.96 * float(np.sqrt((std**2).sum())) / len(found)
+    return (
+        f"The policy is worth {middle:.4g} at the begin of an episode (discounted), 95% interval "
+        f"{middle - half:.4g} to {middle + half:.4g}, from {len(found)} walks."
+    )
 
 
 def _pieces(seen: Transitions) -> list[Transitions]:
