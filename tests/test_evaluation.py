@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,13 @@ import torch
 from gymnasium import spaces
 
 from kova_rl import Kova, cli, covariance, evolution, observation, sb3
-from kova_rl.lab.evaluation import environment, evaluate, evaluate_one, rollouts
+from kova_rl.lab.evaluation import control, environment, evaluate, evaluate_one, own, rollouts
 from kova_rl.lab.evaluation.command import Evaluate
 from kova_rl.lab.evaluation.critics import CRITICS, Problem, build, describe
 from kova_rl.lab.evaluation.network import NetworkCritic, Replay
 from kova_rl.lab.evaluation.protocol import STEP, coverage, looks
 from kova_rl.lab.evaluation.sequential import LSTD
-from kova_rl.lab.evaluation.tasks import CONDITIONS, TASKS, phases
+from kova_rl.lab.evaluation.tasks import CLASSIC, TASKS, conditions_of, phases
 from kova_rl.lab.evaluation.transitions import Transitions
 from kova_rl.lab.evaluation.walk import Walker
 from kova_rl.lab.training.run import train
@@ -28,7 +29,7 @@ from kova_rl.lab.training.store import Store
 from kova_rl.sb3 import policy as sb3_policy
 from tests.runs import ppo
 
-EVERY = [(task, condition) for task in TASKS for condition in CONDITIONS]
+EVERY = [(task, condition) for task in TASKS for condition in conditions_of(task)]
 
 
 # ---------------------------------------------------------------------------- tasks
@@ -45,7 +46,8 @@ def test_a_task_is_an_mdp_with_features(name: str, condition: str) -> None:
             assert (probabilities >= 0).all()
             np.testing.assert_allclose(probabilities.sum(-1), 1.0)
         assert task.features.shape[0] == states
-        assert 0 <= task.linear_floor() < 0.5 * task.values().std()
+        if name in CLASSIC:
+            assert 0 <= task.linear_floor() < 0.5 * task.values().std()
         assert (task.behaviour[task.policy > 0] > 0).all()  # else no weight could correct it
 
 
@@ -66,7 +68,7 @@ def test_values_are_those_solved_by_hand() -> None:
     np.testing.assert_allclose(turned.values(), -values, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", list(TASKS))
+@pytest.mark.parametrize("name", list(CLASSIC))
 def test_values_are_the_mean_of_long_walks(name: str) -> None:
     """Returns of each episode's first state, weighted by the ratios, estimate the value of the start."""
     (task,) = phases(name, "off-policy")
@@ -97,6 +99,47 @@ def test_a_walk_goes_on_where_it_was() -> None:
     same = ~whole.terminated[:-1]
     np.testing.assert_array_equal(whole.next_states[:-1][same], whole.states[1:][same])
     assert (whole.next_states[whole.terminated] == 0).all()
+
+
+def test_bairds_values_are_nothing_and_semi_gradient_td_diverges_on_its_features() -> None:
+    (task,) = phases("baird", "off-policy")
+    np.testing.assert_array_equal(task.values(), np.zeros(7))
+    np.testing.assert_array_equal(np.unique(task.ratios()), [0.0, 7.0])
+    weights, walker = np.ones(8), Walker(task, np.random.default_rng(0))
+    seen = walker.walk(3_000)
+    rows = zip(seen.states, seen.rewards, seen.next_states, seen.weights, strict=True)
+    for before, reward, after, ratio in rows:
+        weights = weights + 0.01 * ratio * (reward + (task.gamma * after - before) @ weights) * before
+    assert np.abs(weights).max() > 10
+    assert evaluate_one("baird", "off-policy", "kova-head", 0, 2_000)["error"][-1] < 1e-3
+
+
+def test_states_of_the_aliasing_chain_look_alike_and_differ_in_value() -> None:
+    (task,) = phases("aliased", "on-policy")
+    assert len(np.unique(task.features, axis=0)) == 25
+    assert (np.diff(task.values()) > 0).all()
+
+
+def test_a_garnet_is_the_same_for_all_seeds_and_of_order_one() -> None:
+    one, two = (phases("garnet-100", "on-policy")[0] for _ in range(2))
+    np.testing.assert_array_equal(one.transitions, two.transitions)
+    assert ((one.transitions[:, :, :-1] > 0).sum(2) == 5).all()
+    assert 0.1 < np.abs(one.values()).max() < 5
+
+
+@pytest.mark.parametrize("name", ["cartpole", "pendulum"])
+def test_control_tasks_have_a_truth_from_rollouts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "STATES", 6)
+    monkeypatch.setattr(control, "ROLLOUTS", 4)
+    control._own.cache_clear()
+    curves = evaluate_one(name, "on-policy", "kova-head", 0, samples=400)
+    assert curves["truth"].shape == curves["mean"].shape == curves["std"].shape
+    assert np.isfinite(curves["coverage"]).all()
+    again = evaluate_one(name, "on-policy", "lstd", 0, samples=400)
+    np.testing.assert_array_equal(curves["truth"], again["truth"])
+    control._own.cache_clear()
+    with pytest.raises(ValueError, match="condition must be one of 'on-policy', got 'switch'"):
+        evaluate_one(name, "switch", "kova", 0)
 
 
 # ---------------------------------------------------------------------------- critics
@@ -236,7 +279,7 @@ def test_looks_are_whole_updates_and_end_at_each_half() -> None:
 
 
 def test_what_is_wrong_is_said() -> None:
-    with pytest.raises(ValueError, match="task must be one of 'chain', 'grid', 'boyan', got 'ring'"):
+    with pytest.raises(ValueError, match=r"task must be one of 'chain', 'grid', 'boyan', .* got 'ring'"):
         evaluate_one("ring", "on-policy", "kova", 0)
     with pytest.raises(ValueError, match="condition must be one of"):
         evaluate_one("chain", "on", "kova", 0)
@@ -324,7 +367,7 @@ def test_a_policy_in_ones_own_environment(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("kova_rl.lab.terminal.EVERY", 0.0)
-    critics = ("kova", "lstd")
+    critics = ("kova", "kova-head", "lstd")
     panel = evaluate(Stairs, down, gamma=0.9, samples=1_600, seeds=2, critics=critics, states=10, rollouts=20)
     assert panel.task == "Stairs"
     said = capsys.readouterr().out
@@ -335,6 +378,11 @@ def test_a_policy_in_ones_own_environment(
         assert panel.stack(name, "error")[:, -1].mean() < 0.35
         assert panel.stack(name, "explained")[:, -1].mean() > 0.8
     assert np.isfinite(panel.stack("kova", "coverage")).any()
+    middle, std = panel.stack("kova-head", "answer").mean(0)
+    assert abs(middle - Stairs.value(5, 0.9)) < 4 * std
+    assert std < 0.2
+    low, high = (float(x) for x in re.findall(r"interval (\S+) to (\S+),", own.answer(panel))[0])
+    assert low < Stairs.value(5, 0.9) < high
 
 
 def test_discrete_observations_are_flattened() -> None:

@@ -542,7 +542,7 @@ def test_value_distributions_have_the_shape_of_what_is_asked() -> None:
 
 def test_memoryless_says_that_its_spread_is_the_priors() -> None:
     model = small(KovaPPO, kova={"evolution": evolution.Memoryless(0.01)}).learn(32)
-    assert not model.value_distribution(np.zeros((1, 4), np.float32)).tracked
+    assert not model.value_distribution(np.zeros((1, 4), np.float32), bars="filter").tracked
 
 
 def test_thompson_acts_on_one_draw_an_episode() -> None:
@@ -563,7 +563,7 @@ def test_thompson_acts_on_one_draw_an_episode() -> None:
 def test_optimism_acts_on_mean_and_deviation() -> None:
     model = small(KovaDQN, exploration=Optimism(c=2.0)).learn(100)
     obs = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
-    belief = model.value_distribution(obs)
+    belief = model.value_distribution(obs, bars="filter")
     assert np.array_equal(model.predict(obs)[0], (belief.mean + 2.0 * belief.std).argmax(1).numpy())
 
 

@@ -10,6 +10,7 @@ from kova_rl.errors import (
     NotPositiveDefinite,
     StateMismatch,
 )
+from kova_rl.head import Head
 from kova_rl.info import StepInfo
 from kova_rl.optimizer import Kova
 from kova_rl.posterior import Belief, Calibration, calibration
@@ -20,6 +21,7 @@ __all__ = [
     "Belief",
     "Calibration",
     "CovarianceWindup",
+    "Head",
     "InvalidBatch",
     "Kova",
     "KovaError",

@@ -76,7 +76,7 @@ class Reproduce:
     """
 
     figure: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="FIGURE")] = None
-    """fig1, fig2, why, fig3, ablation, times or grid."""
+    """fig1, fig2, why, fig3, ablation, times, grid or calibration."""
     scale: Annotated[str, tyro.conf.arg(metavar="{smoke,desk,paper}")] = "smoke"
     """How many runs, seeds and steps; --list has them."""
     seeds: Count = None
@@ -101,6 +101,11 @@ class Reproduce:
             return
         if self.figure is None:
             raise ValueError("which figure? kova reproduce FIGURE; kova reproduce --list has them")
+        if self.figure == "calibration":
+            from kova_rl.lab import calibration
+
+            calibration.reproduce(self.scale, self.seeds, self.steps, self.out, console)
+            return
         if not figures.reproduce(
             self.figure,
             self.scale,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from gymnasium import spaces
@@ -13,7 +14,11 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from torch import Tensor, nn
 
 from kova_rl.errors import KovaError
+from kova_rl.filter.checks import check_choice
 from kova_rl.filter.observation import Observation
+from kova_rl.head import Solution, Stream, solve
+from kova_rl.head.features import Features
+from kova_rl.head.prior import prior_variance
 from kova_rl.jacobian import Predict
 from kova_rl.optimizer import Kova
 from kova_rl.posterior import Belief
@@ -22,7 +27,7 @@ from kova_rl.sb3.guard import GuardedEnvironment
 from kova_rl.sb3.saving import SafeSaving
 from kova_rl.sb3.settings import KovaSettings
 
-__all__ = ["FilteredCritic", "last_linear", "refuse_other_layers", "release"]
+__all__ = ["FilteredCritic", "about", "last_linear", "refuse_other_layers", "release", "solved_head"]
 
 
 class FilteredCritic(GuardedEnvironment, SafeSaving, BaseAlgorithm):
@@ -50,6 +55,7 @@ class FilteredCritic(GuardedEnvironment, SafeSaving, BaseAlgorithm):
         self.kova = KovaSettings.of(kova)
         self.filters = SimpleNamespace()
         self._diagnostics: dict[str, Diagnostics] = {}
+        self._bars: tuple[Any, list[Solution]] | None = None
         super().__init__(*args, **kwargs)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -100,12 +106,20 @@ class FilteredCritic(GuardedEnvironment, SafeSaving, BaseAlgorithm):
         kova: Kova = getattr(self.filters, name)
         return kova
 
-    def value_distribution(self, obs: Any, actions: Any = None) -> Belief:
-        """What the critic believes of these observations: a mean and a standard deviation each.
+    def value_distribution(
+        self, obs: Any, actions: Any = None, *, bars: Literal["solved", "filter"] = "solved"
+    ) -> Belief:
+        """The critic's values of these observations, with a standard deviation each.
+
+        Targets that bootstrap make the filter's own error bars too narrow. By default the critic's last layer
+        is solved for the fixed point of the transitions in the model's buffer (see :class:`~kova_rl.Head`),
+        and the bars are those of the solution, with the critic's distance to it.
 
         Args:
             obs: One observation or a batch, as for ``predict``.
             actions: For critics of state and action, see the class.
+            bars: "solved", or "filter" for the filter's own, as ``Kova.posterior`` has them. They are
+                also what comes, with a warning, where the buffer is empty, as it is after ``load``.
 
         Raises:
             KovaError: The critic is not filtered (``kova=None``).
@@ -123,8 +137,32 @@ class FilteredCritic(GuardedEnvironment, SafeSaving, BaseAlgorithm):
         self.policy.set_training_mode(False)
         tensors, _ = self.policy.obs_to_tensor(obs)
         given = None if actions is None else self._checked(actions, tensors)
+        check_choice("bars", bars, ("solved", "filter"))
         with torch.no_grad():
-            return self._belief(tensors, given)
+            own = self._belief(tensors, given)
+            return own if bars == "filter" else self._solved(own, tensors, given)
+
+    def _solved(self, own: Belief, obs: Any, actions: Tensor | None) -> Belief:
+        """The filter's means, with the bars of a solved head where there is data for one."""
+        stamp = (self.num_timesteps, sum(p._version for p in self.policy.parameters()))
+        if self._bars is None or self._bars[0] != stamp:
+            self._bars = (stamp, self._solutions())
+        if not self._bars[1]:
+            warnings.warn(
+                "the model has no transitions at hand (after load it has none until it learns): these are "
+                "the filter's own error bars, which are too narrow where targets bootstrap",
+                stacklevel=4,
+            )
+            return own
+        return about(own, self._judged(self._bars[1], obs, actions))
+
+    def _solutions(self) -> list[Solution]:
+        """The critic's heads, solved from the buffer; none if it is empty."""
+        raise NotImplementedError
+
+    def _judged(self, solutions: list[Solution], obs: Any, actions: Tensor | None) -> Belief:
+        """What the solved heads say of these observations."""
+        raise NotImplementedError
 
     def _checked(self, actions: Any, obs: Any) -> Tensor:
         """Actions as a tensor, one for each observation."""
@@ -169,7 +207,24 @@ class FilteredCritic(GuardedEnvironment, SafeSaving, BaseAlgorithm):
         return [*modules, *(f"filters.{name}" for name in vars(self.filters))], variables
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "filters", "_diagnostics"]
+        return [*super()._excluded_save_params(), "filters", "_diagnostics", "_bars"]
+
+
+def about(own: Belief, solved: Belief) -> Belief:
+    """Centred on the critic's own means, with the spread of the solution and the distance to it."""
+    distance = (solved.mean.reshape(own.mean.shape) - own.mean.to(solved.mean)).flatten()
+    std = (solved.std.flatten().square() + distance.square()).sqrt().reshape(own.mean.shape)
+
+    def joint() -> Tensor:
+        return (solved.covariance + torch.outer(distance, distance)).to(own.mean)
+
+    return Belief(own.mean, std.to(own.mean), joint)
+
+
+def solved_head(features: Features, stream: Stream) -> Solution:
+    """The head of a critic solved from a buffer's transitions."""
+    tracked = features.weights
+    return solve(stream, tracked, prior=prior_variance(stream, tracked), rounding=features.rounding)
 
 
 def release(optimizer: torch.optim.Optimizer, module: nn.Module) -> None:

@@ -10,8 +10,11 @@ from stable_baselines3 import DQN
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
+from kova_rl.head import Solution
+from kova_rl.head.features import Features
 from kova_rl.posterior import Belief
-from kova_rl.sb3.critic import last_linear, release
+from kova_rl.sb3.bars import replayed
+from kova_rl.sb3.critic import last_linear, release, solved_head
 from kova_rl.sb3.exploration import Draws, Exploration, check_exploration, check_posterior
 from kova_rl.sb3.guard import check_batch
 from kova_rl.sb3.off_policy import Exploring, discounts, repeated
@@ -125,6 +128,27 @@ class KovaDQN(Exploring, DQN):
             return q.gather(1, torch.arange(len(q), device=q.device).remainder(count)[:, None]).squeeze(1)
 
         return predict
+
+    def _heads(self) -> Features:
+        return Features(self.q_net, last_linear(self.q_net))
+
+    def _solutions(self) -> list[Solution]:
+        """Of the greedy policy: Q of the action that was taken, from Q of the best one after it."""
+        data, features = replayed(self.replay_buffer, self._vec_normalize_env, self.device), self._heads()
+        if data is None:
+            return []
+        best = self.q_net(data.next_observations).argmax(1)
+        before = features.of_actions(features(data.observations), data.actions.long().flatten())
+        after = features.of_actions(features(data.next_observations), best)
+        return [solved_head(features, data.stream(before, after, self.gamma))]
+
+    def _judged(self, solutions: list[Solution], obs: Any, actions: Tensor | None) -> Belief:
+        features = self._heads()
+        seen, count = features(obs), int(self.action_space.n)  # type: ignore[attr-defined]
+        if actions is None:
+            every = torch.arange(count, device=seen.device).repeat(len(seen))
+            return solutions[0].belief(features.of_actions(seen.repeat_interleave(count, 0), every))
+        return solutions[0].belief(features.of_actions(seen, actions.long().flatten()))
 
     def _belief(self, obs: Any, actions: Tensor | None) -> Belief:
         if actions is None:

@@ -13,12 +13,15 @@ from stable_baselines3.common.policies import ContinuousCritic
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
+from kova_rl.head import Solution
+from kova_rl.head.features import Features
 from kova_rl.optimizer import Kova
 from kova_rl.posterior import Belief
-from kova_rl.sb3.critic import FilteredCritic, last_linear, release
+from kova_rl.sb3.bars import replayed
+from kova_rl.sb3.critic import FilteredCritic, last_linear, release, solved_head
 from kova_rl.sb3.exploration import Exploration
 
-__all__ = ["Exploring", "FilteredQ", "discounts", "flat", "repeated"]
+__all__ = ["Exploring", "FilteredQ", "discounts", "flat", "lowest", "repeated"]
 
 
 class Exploring(FilteredCritic, OffPolicyAlgorithm):
@@ -106,6 +109,33 @@ class FilteredQ(FilteredCritic, OffPolicyAlgorithm):
         inputs = self._q_inputs(obs, actions)
         beliefs = [kova.posterior(partial(flat, network, inputs)) for kova, network in self._q_pairs()]
         return lowest(beliefs)
+
+    def _q_heads(self) -> list[Features]:
+        return [Features(network, last_linear(network)) for network in self.critic.q_networks]
+
+    def _solutions(self) -> list[Solution]:
+        """Of each Q network: Q of the action that was taken, from Q of the policy's own after it."""
+        data = replayed(self.replay_buffer, self._vec_normalize_env, self.device)
+        if data is None:
+            return []
+        with torch.random.fork_rng(devices=[]):  # the host's random numbers are not to move
+            actions, bonus = self._policy_actions(data.next_observations)
+        before = self._q_inputs(data.observations, data.actions)
+        after = self._q_inputs(data.next_observations, actions)
+        return [
+            solved_head(head, data.stream(head(before), head(after), self.gamma, bonus))
+            for head in self._q_heads()
+        ]
+
+    def _policy_actions(self, obs: Any) -> tuple[Tensor, Tensor | float]:
+        """Actions of the policy, scaled, and what is added to their Q, such as an entropy."""
+        return self.actor(obs), 0.0
+
+    def _judged(self, solutions: list[Solution], obs: Any, actions: Tensor | None) -> Belief:
+        own = self.actor(obs) if actions is None else self._scaled(actions)
+        inputs = self._q_inputs(obs, own)
+        pairs = zip(solutions, self._q_heads(), strict=True)
+        return lowest([solution.belief(head(inputs)) for solution, head in pairs])
 
     def _q_filters(self) -> list[Kova]:
         return [kova for name, kova in vars(self.filters).items() if name.startswith("q")]

@@ -17,8 +17,11 @@ from stable_baselines3.common.type_aliases import RolloutBufferSamples
 from torch import Tensor, nn
 
 from kova_rl.filter.observation import MaxRatio
+from kova_rl.head import Solution
+from kova_rl.head.features import Features
 from kova_rl.posterior import Belief
-from kova_rl.sb3.critic import FilteredCritic, release
+from kova_rl.sb3.bars import rolled_out
+from kova_rl.sb3.critic import FilteredCritic, last_linear, release, solved_head
 from kova_rl.sb3.guard import check_rollout
 from kova_rl.sb3.value_modules import value_modules
 
@@ -113,6 +116,17 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_unfiltered"]
+
+    def _heads(self) -> Features:
+        return Features(self.policy.predict_values, last_linear(self.policy.value_net))
+
+    def _solutions(self) -> list[Solution]:
+        features = self._heads()
+        stream = rolled_out(self, features)
+        return [] if stream is None else [solved_head(features, stream)]
+
+    def _judged(self, solutions: list[Solution], obs: Any, actions: Tensor | None) -> Belief:
+        return solutions[0].belief(self._heads()(obs))
 
     def _belief(self, obs: Any, actions: Tensor | None) -> Belief:
         if actions is not None:

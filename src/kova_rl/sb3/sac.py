@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -13,14 +14,18 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from kova_rl.filter.checks import check_choice
+from kova_rl.head import Solution
 from kova_rl.posterior import Belief
 from kova_rl.sb3.critic import last_linear, release
 from kova_rl.sb3.exploration import Draws, Exploration, check_exploration, check_posterior
 from kova_rl.sb3.guard import check_batch
-from kova_rl.sb3.off_policy import Exploring, FilteredQ, discounts, flat, repeated
+from kova_rl.sb3.off_policy import Exploring, FilteredQ, discounts, flat, lowest, repeated
 from kova_rl.sb3.state_value import StateValue
 
 __all__ = ["KovaSAC"]
+
+DRAWS = 16
+"""Of the policy's actions, over which Q is averaged for V's error bars."""
 
 
 class KovaSAC(Exploring, FilteredQ, SAC):
@@ -227,6 +232,35 @@ class KovaSAC(Exploring, FilteredQ, SAC):
             )
         own = self.actor(obs, deterministic=True) if actions is None else self._scaled(actions)
         return self._q_belief(obs, own)
+
+    def _policy_actions(self, obs: Any) -> tuple[Tensor, Tensor]:
+        """Drawn ones, with the entropy's bonus."""
+        actions, log_prob = self.actor.action_log_prob(obs)
+        return actions, -self._alpha() * log_prob.flatten().double()
+
+    def _alpha(self) -> float:
+        if self.log_ent_coef is None:
+            return float(self.ent_coef_tensor)
+        return float(self.log_ent_coef.detach().exp())
+
+    def _judged(self, solutions: list[Solution], obs: Any, actions: Tensor | None) -> Belief:
+        """V is Q, less what the entropy is worth, over draws of the policy."""
+        if actions is not None:
+            return super()._judged(solutions, obs, actions)
+        if not hasattr(self.filters, "v"):
+            inputs = self._q_inputs(obs, self.actor(obs, deterministic=True))
+            pairs = zip(solutions, self._q_heads(), strict=True)
+            return lowest([solution.belief(head(inputs)) for solution, head in pairs])
+        rows = repeated(obs, DRAWS)
+        with torch.random.fork_rng(devices=[]):
+            drawn, bonus = self._policy_actions(rows)
+        inputs, worth = self._q_inputs(rows, drawn), bonus.reshape(-1, DRAWS).mean(1)
+        found = []
+        for solution, head in zip(solutions, self._q_heads(), strict=True):
+            features = head(inputs)
+            belief = solution.belief(features.reshape(-1, DRAWS, features.shape[1]).mean(1))
+            found.append(replace(belief, mean=belief.mean + worth))
+        return lowest(found)
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         modules, variables = super()._get_torch_save_params()

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 
 WHICH = f"Of {', '.join(CRITICS)}; all that are quick if none is named."
+Classic = Literal["chain", "grid", "boyan", "all"]
+More = Literal["garnet-30", "garnet-100", "garnet-300", "aliased", "baird", "cartpole", "pendulum", "more"]
+Name = Literal[Classic, More]
 
 
 @dataclass
@@ -31,8 +34,9 @@ class Evaluate:
     the truth is the mean of Monte-Carlo rollouts.
     """
 
-    task: Literal["chain", "grid", "boyan", "all"] = "chain"
-    """A random walk, a grid with slips, or Boyan's chain."""
+    task: Name = "chain"
+    """A random walk, a grid with slips, Boyan's chain (all: these three), or more: random MDPs, a chain whose
+    states look alike, Baird's counterexample, CartPole and Pendulum."""
     condition: Literal["on-policy", "off-policy", "deterministic", "switch", "all"] = "on-policy"
     """Who walks: the policy, another one, one without chance, or one whose truth changes half-way."""
     critics: Annotated[
@@ -77,11 +81,11 @@ class Evaluate:
     def _solved(self, console: Console) -> list[Panel]:
         from kova_rl.lab.evaluation.critics import DEFAULT
         from kova_rl.lab.evaluation.runs import Study, gather
-        from kova_rl.lab.evaluation.tasks import CONDITIONS, TASKS
+        from kova_rl.lab.evaluation.tasks import CLASSIC, CONDITIONS, MORE, ROLLED
 
         if self.policy is not None:
             raise ValueError("--policy needs the environment that it acts in: --env")
-        tasks = tuple(TASKS) if self.task == "all" else (self.task,)
+        tasks = {"all": tuple(CLASSIC), "more": (*MORE, *ROLLED)}.get(self.task, (self.task,))
         conditions = CONDITIONS if self.condition == "all" else (self.condition,)
         critics = self.critics or DEFAULT
         study = Study(tasks, conditions, critics, self.seeds, self.samples, self.out / "runs", self.workers)
@@ -116,10 +120,13 @@ class Evaluate:
         return [panel]
 
     def _report(self, panels: list[Panel], console: Console) -> None:
+        from kova_rl.lab.evaluation.own import answer
         from kova_rl.lab.evaluation.table import markdown, rich_table
 
         for panel in panels:
             console.print(rich_table(panel))
+            if line := answer(panel):
+                console.print(line, soft_wrap=True)
         files.write(self.out / "tables.md", markdown(panels).encode())
         say(console, f"Tables: {self.out / 'tables.md'}; data, one file a run: {self.out / 'runs'}")
         try:

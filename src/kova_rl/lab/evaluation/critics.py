@@ -13,6 +13,7 @@ from torch import nn
 from kova_rl import covariance, evolution, observation
 from kova_rl.baselines import Gaussian, KernelGPTD, LinearGPTD
 from kova_rl.filter.checks import check_choice
+from kova_rl.lab.evaluation.headed import HeadedCritic
 from kova_rl.lab.evaluation.network import Make, NetworkCritic, network
 from kova_rl.lab.evaluation.sequential import LSTD, GPTDCritic, KTDCritic
 from kova_rl.lab.evaluation.transitions import Array, Transitions
@@ -77,6 +78,16 @@ def by_optimizer(make: Make) -> Build:
     return build
 
 
+def with_head(make: Make) -> Build:
+    """The same, with a head beside it that is solved in closed form."""
+
+    def build(problem: Problem, setting: float) -> Critic:
+        p = problem
+        return HeadedCritic(make, p.inputs, p.gamma, p.seed, window=p.window, weighted=p.weighted)
+
+    return build
+
+
 def _adam(problem: Problem, rate: float) -> Critic:
     def make(critic: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.Adam(critic.parameters(), rate)
@@ -116,6 +127,7 @@ MEMORYLESS = partial(
 
 CRITICS: dict[str, Spec] = {
     "kova": Spec("Kova", by_optimizer(Kova)),
+    "kova-head": Spec("Kova, solved head", with_head(Kova)),
     "kova-paper": Spec("Kova, paper's noise", by_optimizer(PAPER)),
     "memoryless": Spec("memoryless", by_optimizer(MEMORYLESS)),
     "adam": Spec("Adam, tuned", _adam, (1e-2, 3e-3, 1e-3, 3e-4), "rate"),
@@ -154,4 +166,5 @@ def describe(critic: str) -> str:
         return CRITICS[critic].label
     filter_ = built.optimizer
     rate = filter_.param_groups[0]["lr"]
-    return f"lr {rate}, {filter_.covariance}, {filter_.evolution}, {filter_.observation}"
+    head = f", {built.head}" if isinstance(built, HeadedCritic) else ""
+    return f"lr {rate}, {filter_.covariance}, {filter_.evolution}, {filter_.observation}{head}"

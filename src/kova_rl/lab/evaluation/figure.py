@@ -20,7 +20,8 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 # Okabe and Ito's colours, which the colour-blind can tell apart, with a dash a family.
 STYLES: dict[str, dict[str, Any]] = {
-    "kova": {"color": "#0072B2", "lw": 2.4},
+    "kova": {"color": "#56B4E9", "lw": 2.0},
+    "kova-head": {"color": "#0072B2", "lw": 2.6},
     "kova-paper": {"color": "#332288", "lw": 1.4},
     "memoryless": {"color": "#7F7F7F", "lw": 1.4},
     "adam": {"color": "#D55E00", "lw": 1.6},

@@ -19,14 +19,16 @@ from kova_rl.filter.checks import check_choice, check_real, check_whole
 from kova_rl.lab import files
 from kova_rl.lab.evaluation.critics import CRITICS, Problem, build, describe
 from kova_rl.lab.evaluation.environment import Env, Policy, acting, collect, make_env
-from kova_rl.lab.evaluation.protocol import STEP, Curves, follow, looks, stacked
+from kova_rl.lab.evaluation.headed import HeadedCritic
+from kova_rl.lab.evaluation.network import Make
+from kova_rl.lab.evaluation.protocol import STEP, Curves, final, follow, looks, stacked
 from kova_rl.lab.evaluation.rollouts import Truth, truth
 from kova_rl.lab.evaluation.runs import TUNING_SEEDS, Panel, final_error
 from kova_rl.lab.evaluation.transitions import Transitions
 from kova_rl.lab.evaluation.units import Units
 from kova_rl.lab.terminal import NowAndThen
 
-DEFAULT = ("kova", "kova-paper", "memoryless", "adam", "gptd-kernel", "lstd")
+DEFAULT = ("kova-head", "kova", "kova-paper", "memoryless", "adam", "gptd-kernel", "lstd")
 
 
 @dataclass
@@ -61,8 +63,10 @@ class Own:
                 self._seen[seed] = collect(self.made, self.policy, self.samples, seed)
         return self._seen[seed]
 
-    def learn(self, critic: str, setting: float, seed: int, tick: Callable[[int], None]) -> Curves:
-        """One run, its errors in the environment's own units."""
+    def learn(
+        self, critic: str | Make, setting: float | None, seed: int, tick: Callable[[int], None]
+    ) -> Curves:
+        """One run, its errors and its values at the end in the environment's own units."""
         known, seen = self.truth, self.seen(seed)
         plain = not isinstance(self.made.observation_space, gymnasium.spaces.Box)
         units = Units.of(seen, self.gamma, plain)
@@ -70,8 +74,26 @@ class Own:
         learner = build(critic, Problem(shown.states.shape[1], self.gamma, seed), setting)
         batches = iter(_pieces(shown))
         rows = follow(learner, lambda: next(batches), 0, at, units.exam(known), tick)
-        curves = stacked(at, rows)
-        return curves | {"error": curves["error"] * units.reward}
+        curves, exam = stacked(at, rows), units.exam(known)
+        end = {name: x * units.reward for name, x in final(learner, exam).items()}
+        if isinstance(learner, HeadedCritic):
+            over = seen.terminated | seen.truncated
+            begins = shown.states[np.concatenate([[True], over[:-1]])]
+            end["answer"] = np.array(learner.average(begins)) * units.reward
+        return curves | {"error": curves["error"] * units.reward} | end
+
+
+def answer(panel: Panel) -> str:
+    """How good the policy is, in one line: the value of an episode's begin, with a 95% interval."""
+    found = [run["answer"] for runs in panel.curves.values() for run in runs if "answer" in run]
+    if not found:
+        return ""
+    mean, std = np.array(found).T
+    middle, half = float(mean.mean()), 1.96 * float(np.sqrt((std**2).sum())) / len(found)
+    return (
+        f"The policy is worth {middle:.4g} at the begin of an episode (discounted), 95% interval "
+        f"{middle - half:.4g} to {middle + half:.4g}, from {len(found)} walks."
+    )
 
 
 def _pieces(seen: Transitions) -> list[Transitions]:

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kova_rl.errors import KovaError
-from kova_rl.filter.checks import check_whole
+from kova_rl.filter.checks import check_choice, check_whole
 from kova_rl.lab.evaluation.critics import Critic, Problem, build
 from kova_rl.lab.evaluation.network import Make
-from kova_rl.lab.evaluation.tasks import Task, phases
+from kova_rl.lab.evaluation.tasks import Task, conditions_of, phases
 from kova_rl.lab.evaluation.transitions import Array, Transitions
 from kova_rl.lab.evaluation.walk import Walker
 from kova_rl.posterior import LEVELS
@@ -122,8 +122,9 @@ def evaluate_one(
     The samples depend on the task, the condition and the seed alone: all critics see the same.
 
     Args:
-        task: ``chain``, ``grid`` or ``boyan``.
-        condition: ``on-policy``, ``off-policy``, ``deterministic`` or ``switch``.
+        task: ``chain``, ``grid`` or ``boyan``; ``garnet-30``, ``garnet-100``, ``garnet-300``, ``aliased`` or
+            ``baird``; ``cartpole`` or ``pendulum``.
+        condition: ``on-policy``, ``off-policy``, ``deterministic`` or ``switch``; not every task has all.
         critic: A name of ``critics.CRITICS``, or a function of the network that returns its optimizer, such
             as ``Kova`` itself.
         seed: Of the samples, the replay and the network.
@@ -135,7 +136,8 @@ def evaluate_one(
         ``samples`` (C,), the checkpoints; ``error`` (C,), root mean square over the states;
         ``explained`` (C,), the explained variance; ``coverage`` (C, 3) of the 50, 80 and 95% intervals and
         ``nees`` (C,), the mean of (error / std)^2, both NaN without deviations; and of the end, over
-        the states, ``mean``, ``std`` and ``truth``.
+        the states, ``mean``, ``std`` (where the truth is a mean of rollouts, with its standard error) and
+        ``truth``.
 
     Example:
         >>> from kova_rl import Kova
@@ -143,6 +145,12 @@ def evaluate_one(
         >>> bool(curves["error"][-1] < curves["error"][0])
         True
     """
+    from kova_rl.lab.evaluation import control
+
+    if task in control.CONTROL:
+        check_choice("condition", condition, conditions_of(task))
+        check_whole("samples", samples, least=20 * STEP)
+        return control.learn(task, critic, seed, samples, setting, tick or (lambda n: None))
     parts = phases(task, condition)
     check_whole("samples", samples, least=STEP * len(parts))
     first = parts[0]
@@ -162,12 +170,18 @@ def _run(parts: tuple[Task, ...], critic: Critic, at: list[int], seed: int, tick
         exam, points = Exam(task.features, task.values()), at[part * each : (part + 1) * each]
         rows += follow(critic, lambda: walker.walk(STEP), seen, points, exam, tick)
         seen = points[-1]
+    return stacked(at, rows) | final(critic, exam)
+
+
+def final(critic: Critic, exam: Exam) -> Curves:
+    """What the critic says of each state at the end, and the truth; NaN where it says nothing."""
     try:
-        mean, std = critic.mean_std(task.features)
+        mean, std = critic.mean_std(exam.states)
     except KovaError:
-        mean, std = np.full(len(task.features), np.nan), None
-    end = {"mean": mean, "truth": exam.truth, "std": np.full_like(mean, np.nan) if std is None else std}
-    return stacked(at, rows) | end
+        mean, std = np.full(len(exam.states), np.nan), None
+    if std is None:
+        std = np.full_like(mean, np.nan)
+    return {"mean": mean, "truth": exam.truth, "std": np.hypot(std, exam.doubt)}
 
 
 def stacked(at: Sequence[int], rows: Sequence[dict[str, Any]]) -> Curves:

@@ -14,7 +14,7 @@ import kova_rl
 from kova_rl.lab import files, pool
 from kova_rl.lab.evaluation.critics import CRITICS, describe
 from kova_rl.lab.evaluation.protocol import Curves, Tick, evaluate_one
-from kova_rl.lab.evaluation.tasks import phases
+from kova_rl.lab.evaluation.tasks import ROLLED, conditions_of, phases
 from kova_rl.lab.terminal import say
 
 TUNING_SEEDS = (1000, 1001)
@@ -107,8 +107,8 @@ class Study:
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        """Every task under every condition."""
-        return [(task, condition) for task in self.tasks for condition in self.conditions]
+        """Every task under every condition that it has."""
+        return [(t, c) for t in self.tasks for c in self.conditions if c in conditions_of(t)]
 
     def jobs(self, pair: tuple[str, str], critic: str, setting: float, seeds: Sequence[int]) -> list[Job]:
         """The runs of one critic."""
@@ -141,6 +141,11 @@ def tune(study: Study, console: Console) -> Choice:
 
 def gather(study: Study, console: Console) -> list[Panel]:
     """Tune, run what is missing, and load all."""
+    from kova_rl.lab.evaluation import control
+
+    if not study.pairs:
+        had = ", ".join(conditions_of(study.tasks[0]))
+        raise ValueError(f"--condition of {study.tasks[0]} must be one of {had}, got {study.conditions[0]}")
     chosen = tune(study, console)
     jobs = {key: study.jobs(*key, setting, range(study.seeds)) for key, setting in chosen.items()}
     everything = [job for group in jobs.values() for job in group]
@@ -149,10 +154,11 @@ def gather(study: Study, console: Console) -> list[Panel]:
         say(console, f"{len(everything) - ran} of {len(everything)} runs were there already.")
     panels = []
     for pair in study.pairs:
-        parts = phases(*pair)
+        parts = () if pair[0] in ROLLED else phases(*pair)
         curves = {name: [files.load(job.path)[0] for job in jobs[pair, name]] for name in study.critics}
         tuned = {name: chosen[pair, name] for name in study.critics if len(CRITICS[name].choices) > 1}
         at = curves[study.critics[0]][0]["samples"]
         switch = int(at[len(at) // 2 - 1]) if len(parts) > 1 else None
-        panels.append(Panel(*pair, parts[-1].linear_floor(), switch, curves, tuned))
+        floor, note = (parts[-1].linear_floor(), "") if parts else (None, control.note(pair[0]))
+        panels.append(Panel(*pair, floor, switch, curves, tuned, note))
     return panels

@@ -59,7 +59,9 @@ def grid(panel: Panel) -> Grid:
         marks = [_mark(x) for x in line]
         if panel.floor is None:
             marks.append(f"{100 * panel.stack(name, 'explained')[:, -1].mean():.0f}%")
-        rows.append([_label(panel, name), *marks, "-" if np.isnan(shares).all() else covered])
+        normalised = panel.stack(name, "nees")[:, -1].mean()
+        bars = ["-", "-"] if np.isnan(shares).all() else [covered, f"{normalised:.3g}"]
+        rows.append([_label(panel, name), *marks, *bars])
     safe = np.where(np.isfinite(errors), errors, np.inf)
     best = {(int(np.argmin(safe[:, j])), j + 1) for j in range(len(points))}
     levels = "/".join(f"{100 * level:.0f}" for level in LEVELS)
@@ -67,7 +69,7 @@ def grid(panel: Panel) -> Grid:
     seeds = len(next(iter(panel.curves.values())))
     return Grid(
         f"{panel.task}, {panel.condition}: value error (RMS) after so many samples, mean of {seeds} seeds",
-        ["critic", *(heading for heading, _ in points), *explained, f"{levels}%"],
+        ["critic", *(heading for heading, _ in points), *explained, f"{levels}%", "NEES"],
         rows,
         best,
     )

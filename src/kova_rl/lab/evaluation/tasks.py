@@ -1,70 +1,18 @@
-r"""Policy evaluation with known answers: three finite MDPs, and how a condition changes them.
-
-With :math:`P_\pi(s'|s) = \sum_a \pi(a|s) P(s'|s, a)` and :math:`r_\pi` likewise, the true values solve
-
-.. math:: V = r_\pi + \gamma P_\pi V.
-"""
+"""Policy evaluation with known answers: the finite MDPs by name, and how a condition changes them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from kova_rl.filter.checks import check_choice
+from kova_rl.lab.evaluation.mdp import Task, bumps
+from kova_rl.lab.evaluation.more_tasks import Garnet, aliased, baird
 from kova_rl.lab.evaluation.transitions import Array
 
-__all__ = ["CONDITIONS", "TASKS", "Task", "phases"]
-
-CLIP = 10.0
-"""The largest importance weight."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """A finite MDP of S states and A actions, a policy to evaluate, and one to walk with."""
-
-    name: str
-    transitions: Array
-    """P(s'|s, a), A x S x (S+1); the last column is the end of the episode."""
-    rewards: Array
-    """r(s, a, s'), A x S x (S+1)."""
-    features: Array
-    """What critics see of each state, S x k."""
-    policy: Array
-    """pi(a|s), S x A: whose values are asked for."""
-    behaviour: Array
-    """b(a|s), S x A: who walks."""
-    start: Array
-    """Where episodes begin, S probabilities."""
-    gamma: float
-
-    def values(self) -> Array:
-        """The true values of ``policy``, by a linear solve."""
-        states = len(self.features)
-        step = np.einsum("sa,ast->st", self.policy, self.transitions)
-        reward = np.einsum("sa,ast,ast->s", self.policy, self.transitions, self.rewards)
-        solved: Array = np.linalg.solve(np.eye(states) - self.gamma * step[:, :states], reward)
-        return solved
-
-    def ratios(self) -> Array:
-        """Importance weights pi/b, S x A, clipped."""
-        safe = np.where(self.behaviour > 0, self.behaviour, 1.0)
-        return np.clip(np.where(self.behaviour > 0, self.policy / safe, 0.0), 0.0, CLIP)
-
-    def linear_floor(self) -> float:
-        """RMS error of the best values that are linear in the features: no linear critic beats it."""
-        truth = self.values()
-        weights = np.linalg.lstsq(self.features, truth, rcond=None)[0]
-        return float(np.sqrt(np.mean((self.features @ weights - truth) ** 2)))
-
-
-def _bumps(places: Array, centres: Array, width: float) -> Array:
-    """Gaussian radial basis functions of places, S x k."""
-    square = ((places[:, None] - centres[None]) ** 2).sum(-1)
-    bumps: Array = np.exp(-0.5 * square / width**2)
-    return bumps
+__all__ = ["CLASSIC", "CONDITIONS", "MORE", "ROLLED", "TASKS", "Task", "conditions_of", "phases"]
 
 
 def _always(row: list[float], states: int) -> Array:
@@ -85,7 +33,7 @@ def chain(condition: str) -> tuple[Task, ...]:
         step[1, s, s + 1] = 1.0
     reward[0, 0, n], reward[1, n - 1, n] = -1.0, 1.0
     place = np.linspace(-1.0, 1.0, n)[:, None]
-    features = _bumps(place, np.linspace(-1.0, 1.0, 12)[:, None], 0.15)
+    features = bumps(place, np.linspace(-1.0, 1.0, 12)[:, None], 0.15)
     even, middle = _always([0.5, 0.5], n), np.eye(n)[n // 2]
     task = Task("chain", step, reward, features, even, even, middle, 0.98)
     if condition == "deterministic":
@@ -149,7 +97,7 @@ def grid(condition: str) -> tuple[Task, ...]:
                 reward[action, s, n] = 1.0 if (i, j) == GOAL else -1.0
     place = np.array(cells) / (SIDE - 1) * 2.0 - 1.0
     line = np.linspace(-1.0, 1.0, 5)
-    features = _bumps(place, np.array([(x, y) for x in line for y in line]), 0.35)
+    features = bumps(place, np.array([(x, y) for x in line for y in line]), 0.35)
     leaning, anywhere = _always([0.15, 0.35, 0.15, 0.35], n), np.full(n, 1 / n)
     task = Task("grid", step, reward, features, leaning, leaning, anywhere, 0.95)
     if condition == "deterministic":
@@ -163,7 +111,30 @@ def grid(condition: str) -> tuple[Task, ...]:
 
 
 CONDITIONS = ("on-policy", "off-policy", "deterministic", "switch")
-TASKS: dict[str, Callable[[str], tuple[Task, ...]]] = {"chain": chain, "grid": grid, "boyan": boyan}
+Conditioned = Callable[[str], tuple[Task, ...]]
+CLASSIC: dict[str, Conditioned] = {"chain": chain, "grid": grid, "boyan": boyan}
+"""The three that the filters were compared on first."""
+MORE: dict[str, Conditioned] = {
+    "garnet-30": Garnet(states=30, actions=4, branches=3, inputs=10, gamma=0.9),
+    "garnet-100": Garnet(states=100, actions=4, branches=5, inputs=20, gamma=0.95),
+    "garnet-300": Garnet(states=300, actions=4, branches=5, inputs=30, gamma=0.99),
+    "aliased": aliased,
+    "baird": baird,
+}
+"""Those that nothing was fitted to."""
+TASKS = CLASSIC | MORE
+ROLLED = ("cartpole", "pendulum")
+"""Those whose truth is rolled out, see :mod:`kova_rl.lab.evaluation.control`."""
+ONLY = {
+    **{"baird": ("off-policy",), "aliased": ("on-policy", "off-policy", "switch")},
+    **dict.fromkeys(ROLLED, ("on-policy",)),
+}
+"""Tasks that do not have all conditions."""
+
+
+def conditions_of(task: str) -> tuple[str, ...]:
+    """The conditions that a task has."""
+    return ONLY.get(task, CONDITIONS)
 
 
 def phases(task: str, condition: str) -> tuple[Task, ...]:
@@ -174,6 +145,8 @@ def phases(task: str, condition: str) -> tuple[Task, ...]:
         >>> walk.values()[-1].round(6)
         np.float64(-2.4)
     """
-    check_choice("task", task, tuple(TASKS))
-    check_choice("condition", condition, CONDITIONS)
+    check_choice("task", task, (*TASKS, *ROLLED))
+    check_choice("condition", condition, conditions_of(task))
+    if task in ROLLED:
+        raise ValueError(f"{task} is not a finite MDP: its truth is rolled out, see evaluate_one")
     return TASKS[task](condition)
