@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-long lint bench stress docs clean
+.PHONY: help demo test test-isa test-long lint bench stress docs clean
 
 help: ## Show what can be made.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -28,6 +28,14 @@ lint: $(READY)
 
 test: lint ## Ruff, mypy and the tests.
 	$(BIN)/pytest -n auto -m "not slow"
+
+# The tests whose numbers depend on how a processor rounds, with other instructions and other threads.
+NUMERICS := $(addprefix tests/test_,exact.py theorems.py rounding.py bounded.py calibration.py kronecker.py head.py ktd.py gptd.py kfac.py)
+test-isa: $(READY) ## The numerics with plain instructions, with AVX2, with MKL's compatible ones, and with two threads.
+	ATEN_CPU_CAPABILITY=default $(BIN)/pytest -n auto -m "not slow" $(NUMERICS)
+	ATEN_CPU_CAPABILITY=avx2 $(BIN)/pytest -n auto -m "not slow" $(NUMERICS)
+	MKL_CBWR=COMPATIBLE $(BIN)/pytest -n auto -m "not slow" $(NUMERICS)
+	OMP_NUM_THREADS=2 MKL_NUM_THREADS=2 $(BIN)/pytest -m "not slow" tests/test_exact.py tests/test_rounding.py
 
 test-long: $(READY) ## The tests that take minutes.
 	$(BIN)/pytest -m slow

@@ -100,6 +100,8 @@ def _of_products(layers: list[dict[str, Tensor]]) -> Extremes:
 CASES: list[tuple[covariance.Covariance, evolution.Evolution]] = [
     (covariance.Full(), evolution.PriorAnchored(0.01)),
     (covariance.Full(), evolution.DirectionalForgetting(0.01)),
+    (covariance.NeuronBlocks(), evolution.Stationary()),
+    (covariance.NeuronBlocks(), evolution.PriorAnchored(0.01)),
     (covariance.LowRank(8), evolution.Leakage(0.01)),
     (covariance.Kronecker(), evolution.Leakage(0.01)),
 ]
