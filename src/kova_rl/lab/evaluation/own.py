@@ -91,7 +91,7 @@ def answer(panel: Panel) -> str:
     mean, std = np.array(found).T
     middle, half = float(mean.mean()), 1.96 * float(np.sqrt((std**2).sum())) / len(found)
     return (
-        f"The policy is worth {middle:.4g} at the begin of an episode (discounted), 95% interval "
+        f"The policy is worth {middle:.4g} at the beginning of an episode (discounted), 95% interval "
         f"{middle - half:.4g} to {middle + half:.4g}, from {len(found)} walks."
     )
 

@@ -68,7 +68,8 @@ def grid(panel: Panel) -> Grid:
     explained = ["explained"] if panel.floor is None else []
     seeds = len(next(iter(panel.curves.values())))
     return Grid(
-        f"{panel.task}, {panel.condition}: value error (RMS) after so many samples, mean of {seeds} seeds",
+        f"{panel.task}, {panel.condition}: value error (RMS) after so many samples, "
+        + (f"mean of {seeds} seeds" if seeds > 1 else "one seed"),
         ["critic", *(heading for heading, _ in points), *explained, f"{levels}%", "NEES"],
         rows,
         best,
@@ -83,9 +84,10 @@ def rich_table(panel: Panel) -> Table:
         caption = f"best values linear in the features: {panel.floor:.3f}"
     if panel.switch is not None:
         caption += f"; the truth changes at {panel.switch:,}, + counts from there"
-    out = Table(title=found.title, caption=caption)
-    for j, heading in enumerate(found.headings):
-        out.add_column(heading, justify="right" if j else "left", no_wrap=True)
+    out = Table(title=found.title, caption=caption, padding=(0, 0) if len(found.headings) > 7 else (0, 1))
+    for j, heading in enumerate(found.headings):  # the names give way, never the numbers
+        width = max(len(heading), *(len(row[j]) for row in found.rows)) if j else None
+        out.add_column(heading, justify="right" if j else "left", no_wrap=j > 0, min_width=width)
     for i, row in enumerate(found.rows):
         out.add_row(*(f"[bold]{cell}[/]" if (i, j) in found.best else cell for j, cell in enumerate(row)))
     return out
