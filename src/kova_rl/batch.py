@@ -26,7 +26,7 @@ LARGE_WITHOUT_UNIT = 1e4
 INPUTS = (1e-2, 30.0)
 """The least norm of a critic's inputs, and their largest root mean square, that are of order 1."""
 
-SLOW = 0.01
+SLOW = 0.005
 """An ``lr`` up to here is taken for another optimizer's."""
 
 

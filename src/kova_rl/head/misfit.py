@@ -26,7 +26,7 @@ class Misfit:
     its terms. Where the value is off by :math:`\epsilon(s)` for all that is near s, its differences go
     together, and the square of the sum is larger than the sum of squares,
 
-    .. math:: E\Big[R_t^2 - \sum_k \gamma^{2k} \delta_{t+k}^2 \,\Big|\, s_t\Big] \approx \epsilon(s_t)^2.
+    .. math:: E\Big[R_t^2 - \sum_k \gamma^{2k} \delta_{t+k}^2 \mid s_t\Big] \approx \epsilon(s_t)^2.
 
     Near s is what the head itself takes for near: sample t has the weight
     :math:`(\phi(s)' M^{-1} z_t)^2`, with :math:`M = \sum_t z_t z_t'`.
