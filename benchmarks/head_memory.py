@@ -5,8 +5,9 @@ same critic and the same solver:
 
 * replay: transitions are kept, the latest 2,000 where the truth may switch, and pass through the critic as it
   is when the head is asked (what ``Head`` does);
-* forget: features are kept as they were when they were seen, which is what sums keep. The forgetting is 1/2,000
-  a sample, also where nothing switches, because features age in any case; ``frozen`` has it only at a switch;
+* forget: features are kept as they were when they were seen, which is what sums keep. The forgetting is
+  1/2,000 a sample, also where nothing switches, because features age in any case; ``frozen`` has it only at
+  a switch;
 * transport: the same as frozen, and after each update of the critic what is kept is mapped by the linear map
   that takes the old features of the latest 256 states to the new ones, in the sense of least squares.
 
@@ -42,6 +43,7 @@ class KeepsFeatures(HeadedCritic):
         super().__init__(Kova, inputs, gamma, seed, window=window, weighted=False)
         self.forgetting = forgetting
         self.rows: list[tuple[Tensor, ...]] = []
+        self.latest = np.empty((0, inputs))
 
     def show(self, batch: Transitions) -> None:
         before, after = (self.seen(x) for x in (batch.states, batch.next_states))
@@ -71,7 +73,7 @@ class Transports(KeepsFeatures):
     """The same, in the features of today as far as a linear map goes."""
 
     def observe(self, batch: Transitions) -> None:
-        self.latest = batch.states if not self.rows else np.concatenate([self.latest, batch.states])[-LATEST:]
+        self.latest = np.concatenate([self.latest, batch.states])[-LATEST:]
         old = self.seen(self.latest)
         super().observe(batch)
         new = self.seen(self.latest)
