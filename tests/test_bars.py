@@ -63,7 +63,8 @@ def test_a_rollout_is_read_as_it_was_walked(cls: Any, envs: int) -> None:
     values = (stream.features @ head.weights).reshape(envs, -1)
     last = model.policy.predict_values(model.policy.obs_to_tensor(model._last_obs)[0]).flatten()
     after = (stream.next_features @ head.weights).reshape(envs, -1)
-    torch.testing.assert_close(after[:, -1], last.detach().double(), rtol=1e-5, atol=1e-5)
+    # the host multiplies in float32, and values of 20 are rounded at 2e-6
+    torch.testing.assert_close(after[:, -1], last.detach().double(), rtol=1e-6, atol=1e-5)
     assert values.shape == (envs, 64)
     assert bool(((stream.weights > 0) & (stream.weights <= 10)).all())
 
@@ -75,7 +76,7 @@ def test_the_bars_of_ppo_hold_where_the_filters_own_are_too_narrow() -> None:
     held = np.abs(solved.mean.numpy() - TRUTH) <= 1.96 * solved.std.numpy()
     assert held.mean() >= 0.8
     assert float(solved.std.mean()) < 0.5  # and are of use
-    torch.testing.assert_close(solved.covariance.diagonal().sqrt(), solved.std, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(solved.covariance.diagonal().sqrt(), solved.std, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("filtered", ["v", "q"])

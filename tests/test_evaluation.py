@@ -381,7 +381,7 @@ def test_a_policy_in_ones_own_environment(
     middle, std = panel.stack("kova-head", "answer").mean(0)
     assert abs(middle - Stairs.value(5, 0.9)) < 4 * std
     assert std < 0.2
-    low, high = (float(x) for x in re.findall(r"interval (\S+) to (\S+),", own.answer(panel))[0])
+    low, high = (float(x) for x in re.findall(r"interval (\S+) to (\S+)\)", own.answer(panel))[0])
     assert low < Stairs.value(5, 0.9) < high
 
 
@@ -444,6 +444,28 @@ def test_the_command_takes_a_saved_model(
     assert [path.stat().st_mtime_ns for path in runs] == before
 
 
+def test_the_command_compares_two_policies(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    loading: dict[str, Any] = {"algorithm": "PPO", "trust": True}
+    Evaluate(env="CartPole-v1", policy=model, against=model, samples=400, seeds=1, **loading).run()
+    assert "It is open: A less B is" in capsys.readouterr().out  # a policy and itself
+
+
+def test_the_command_takes_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    before, after = rng.normal(size=(2, 800, 2))
+    columns = {"observations": before, "next_observations": after, "terminated": np.zeros(800)}
+    np.savez(tmp_path / "walk.npz", rewards=rng.normal(1.0, 0.1, 800), **columns)
+    Evaluate(data=tmp_path / "walk.npz", gamma=0.9).run()
+    printed = capsys.readouterr().out
+    low, high = (float(x) for x in re.findall(r"interval ([\d.]+) to ([\d.]+)\)", printed)[0])
+    assert low < 10 < high  # everywhere
+    assert high - low < 1
+    np.savez(tmp_path / "wrong.npz", **columns)
+    for name, match in (("wrong.npz", "--data must have observations, rewards"), ("none.npz", "numpy.savez")):
+        with pytest.raises(ValueError, match=match):
+            Evaluate(data=tmp_path / name).run()
+
+
 def test_the_command_says_what_is_wrong(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(match: str, **settings: Any) -> None:
         with pytest.raises(ValueError, match=match):
@@ -453,6 +475,8 @@ def test_the_command_says_what_is_wrong(tmp_path: Path, model: Path, monkeypatch
     refused("--import", env="Nowhere/Nothing-v7", policy=model)
     refused("needs a policy", env="CartPole-v1")
     refused("needs the environment", policy=model)
+    refused("--against needs the environment", policy=model, against=model)
+    refused("needs a policy", env="CartPole-v1", against=model)
     refused("missing.zip, which is not there", env="CartPole-v1", policy=tmp_path / "missing.zip")
     refused(
         "algorithm must be one of A2C.*did you mean PPO", env="CartPole-v1", policy=model, algorithm="PPP"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from kova_rl import Head, InvalidBatch, Kova, NonFiniteBatch
+from kova_rl import Head, InvalidBatch, Kova, NonFiniteBatch, StateMismatch
 from kova_rl.head import Solution, Stream, solve
 from kova_rl.head.solve import long_run
 from kova_rl.lab.evaluation import evaluate_one
@@ -381,3 +381,53 @@ def test_the_bars_hold_where_the_filters_own_do_not() -> None:
     plain, headed = (evaluate_one("chain", "off-policy", name, 7) for name in ("kova", "kova-head"))
     assert headed["error"][-1] < plain["error"][-1]
     assert headed["coverage"][-1, 2] > 0.8 > plain["coverage"][-1, 2]
+
+
+# ---------------------------------------------------------------------------- saving
+
+
+@pytest.mark.parametrize("memory", [None, 50])
+def test_a_head_that_was_saved_goes_on_to_the_bit(memory: int | None, tmp_path: Any) -> None:
+    torch.manual_seed(0)
+    critic = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+    states, after, rewards = torch.randn(90, 2), torch.randn(90, 2), torch.randn(90)
+    over, cut, weights = torch.rand(90) < 0.1, torch.rand(90) < 0.1, torch.rand(90).double()
+    columns = (states, rewards, after, over, cut, weights)
+    head, again = (Head(critic, 0.9, lam=0.5, memory=memory) for _ in range(2))
+    head.observe(*(x[:70] for x in columns))
+    torch.save(head.state_dict(), tmp_path / "head.pt")
+    again.load_state_dict(torch.load(tmp_path / "head.pt", weights_only=True))
+    for each in (head, again):
+        each.observe(*(x[70:] for x in columns))
+    assert len(head) == len(again) == (memory or 90)
+    one, other = (each.posterior(states) for each in (head, again))
+    assert torch.equal(one.mean, other.mean)
+    assert torch.equal(one.covariance, other.covariance)
+
+
+def test_a_state_is_a_copy_and_one_of_nothing_is_loaded() -> None:
+    head = Head(nn.Linear(1, 1), 0.9)
+    assert head.state_dict() == {}
+    ones, no = torch.ones(3, 1), torch.zeros(3, dtype=torch.bool)
+    head.observe(ones, ones[:, 0], ones, no)
+    state = head.state_dict()
+    state["rewards"].zero_()
+    assert float(head.state_dict()["rewards"].sum()) == 3
+    head.load_state_dict({})
+    assert len(head) == 0
+
+
+def test_a_state_that_is_none_leaves_the_head_as_it_was() -> None:
+    head = Head(nn.Linear(1, 1), 0.9)
+    ones, no = torch.ones(3, 1), torch.zeros(3, dtype=torch.bool)
+    head.observe(ones, ones[:, 0], ones, no)
+    good = head.state_dict()
+    for bad in (
+        {name: x for name, x in good.items() if name != "rewards"},
+        {**good, "others": ones},
+        {**good, "terminated": no[:2]},
+        {**good, "actions": torch.zeros(3), "next_policy": ones},
+    ):
+        with pytest.raises(StateMismatch, match="must be what state_dict"):
+            head.load_state_dict(bad)
+    assert len(head) == 3

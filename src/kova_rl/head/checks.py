@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from torch import Tensor
 
 from kova_rl.errors import InvalidBatch, NonFiniteBatch
 
-__all__ = ["checked", "checked_actions"]
+__all__ = ["checked", "checked_actions", "named"]
 
 ROWS = ("states", "next_states", "next_policy")
 """What may have more dimensions than one."""
+NEEDED = ("states", "rewards", "next_states", "terminated")
+MORE = ("truncated", "weights", "discounts", "actions", "next_policy")
 
 
 def checked(given: dict[str, Tensor | None], several: int) -> dict[str, Tensor]:
@@ -41,6 +44,13 @@ def checked(given: dict[str, Tensor | None], several: int) -> dict[str, Tensor]:
         raise InvalidBatch(f"next_policy must be {n} x {several}, got {tuple(rows['next_policy'].shape)}")
     checked_actions(rows["actions"], n, several)
     return rows
+
+
+def named(state: Mapping[str, Tensor]) -> dict[str, Tensor | None]:
+    """Columns of transitions by their names, if all that are needed are there and no others."""
+    if not (set(NEEDED) <= set(state) <= {*NEEDED, *MORE}):
+        raise InvalidBatch(f"expected {', '.join(NEEDED)} and of {', '.join(MORE)}, got {', '.join(state)}")
+    return dict(state)
 
 
 def _check_finite(rows: dict[str, Tensor]) -> None:

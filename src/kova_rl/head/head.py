@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 
+from kova_rl.errors import InvalidBatch, StateMismatch
 from kova_rl.filter.checks import check_fraction, check_positive, check_real, check_whole
-from kova_rl.head.checks import checked, checked_actions
+from kova_rl.head.checks import checked, checked_actions, named
 from kova_rl.head.features import Features, blocks, last_layer
 from kova_rl.head.memory import Memory
 from kova_rl.head.prior import PRIOR, prior_variance
@@ -203,3 +204,23 @@ class Head:
         solution = self.solve()
         self.features.write(solution.weights)
         return solution
+
+    # ------------------------------------------------------------------ saving
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What is remembered, a tensor a column; neither the critic nor the settings."""
+        return {name: column.clone() for name, column in self._memory.rows().items()} if len(self) else {}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Remember what another head did, in place of all that this one does.
+
+        Raises:
+            StateMismatch: Columns that are no transitions, or not those of a head of so many rows.
+        """
+        memory = Memory(self._memory.size)
+        if state:
+            try:
+                memory.add(checked(named(state), self.features.actions))
+            except InvalidBatch as error:
+                raise StateMismatch(f"state must be what state_dict() of a head returned: {error}") from error
+        self._memory = memory

@@ -17,7 +17,9 @@ from kova_rl.lab.imports import import_module, require_sb3
 from kova_rl.lab.terminal import say
 
 if TYPE_CHECKING:
+    from kova_rl.lab.evaluation.compare import Comparison
     from kova_rl.lab.evaluation.runs import Panel
+    from kova_rl.sb3.policy import SavedPolicy
 
 
 WHICH = f"Of {', '.join(CRITICS)}; all that are quick if none is named."
@@ -58,6 +60,10 @@ class Evaluate:
     """Of --policy: PPO, SAC, ...; a file of Kova's says it, one of Stable-Baselines3's own does not."""
     trust: bool = False
     """Load a --policy that Stable-Baselines3 itself saved: such files can run code, so know who wrote it."""
+    against: Path | None = None
+    """A second policy of --env: which of the two is better, by how much and how sure, in one line."""
+    data: Path | None = None
+    """Transitions that you have, in place of --env: a file of numpy.savez, see docs/policy-evaluation.md."""
     import_: Annotated[str | None, tyro.conf.arg(name="import")] = None
     """A module to import first, which registers --env."""
     gamma: Real = 0.99
@@ -76,6 +82,17 @@ class Evaluate:
         for name in self.critics:
             check_choice("--critics", name, tuple(CRITICS))
         console = Console()
+        if self.data is not None:
+            from kova_rl.lab.evaluation.estimate import evaluate_file
+
+            worth = evaluate_file(self.data, self.gamma)
+            console.print(
+                f"The policy is worth {worth} at the begin of an episode (discounted).", soft_wrap=True
+            )
+            return
+        if self.against is not None:
+            console.print(str(self._compared(self.against)), soft_wrap=True)
+            return
         self._report(self._solved(console) if self.env is None else self._own(self.env, console), console)
 
     def _solved(self, console: Console) -> list[Panel]:
@@ -91,19 +108,38 @@ class Evaluate:
         study = Study(tasks, conditions, critics, self.seeds, self.samples, self.out / "runs", self.workers)
         return gather(study, console)
 
-    def _own(self, env: str, console: Console) -> list[Panel]:
+    def _loaded(self, env: str, path: Path | None) -> SavedPolicy:
         from kova_rl.lab.evaluation.environment import make_env
-        from kova_rl.lab.evaluation.own import DEFAULT, evaluate
 
         if self.import_ is not None:
             import_module(self.import_, "--import must name a module")
         make_env(env).close()  # a misspelt name before anything is loaded
-        if self.policy is None:
+        if path is None:
             raise ValueError("--env needs a policy to evaluate: --policy model.zip")
         require_sb3("--policy")
         from kova_rl.sb3.policy import load
 
-        policy = load(self.policy, self.algorithm, self.trust)
+        return load(path, self.algorithm, self.trust)
+
+    def _compared(self, against: Path) -> Comparison:
+        from kova_rl.lab.evaluation.compare import compare
+
+        if self.env is None:
+            raise ValueError("--against needs the environment that both policies act in: --env")
+        return compare(
+            self.env,
+            self._loaded(self.env, self.policy),
+            self._loaded(self.env, against),
+            gamma=self.gamma,
+            samples=self.samples,
+            walks=self.seeds,
+            deterministic=not self.stochastic,
+        )
+
+    def _own(self, env: str, console: Console) -> list[Panel]:
+        from kova_rl.lab.evaluation.own import DEFAULT, evaluate
+
+        policy = self._loaded(env, self.policy)
         panel = evaluate(
             env,
             policy,

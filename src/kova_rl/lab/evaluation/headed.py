@@ -30,11 +30,11 @@ class HeadedCritic(NetworkCritic):
         weights = torch.from_numpy(batch.weights) if self.weighted else None
         self.head.observe(states, rewards, after, over, cut, weights)
 
-    def average(self, states: Array) -> tuple[float, float]:
-        """The mean value of states that were drawn at random, and its standard error, theirs included."""
+    def average(self, states: Array, *, drawn: bool = True) -> tuple[float, float]:
+        """The mean value of states and its standard error; with that of the sample if they were drawn."""
         belief = self.head.posterior(torch.as_tensor(states, dtype=torch.float32))
-        drawn = float(belief.mean.var()) / len(states) if len(states) > 1 else 0.0
-        return float(belief.mean.mean()), (float(belief.covariance.mean()) + drawn) ** 0.5
+        sample = float(belief.mean.var()) / len(states) if drawn and len(states) > 1 else 0.0
+        return float(belief.mean.mean()), (float(belief.covariance.mean()) + sample) ** 0.5
 
     def mean_std(self, states: Array) -> tuple[Array, Array]:
         """Values of states (features, n x k) and their standard deviations."""

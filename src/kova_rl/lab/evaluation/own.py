@@ -19,6 +19,7 @@ from kova_rl.filter.checks import check_choice, check_real, check_whole
 from kova_rl.lab import files
 from kova_rl.lab.evaluation.critics import CRITICS, Problem, build, describe
 from kova_rl.lab.evaluation.environment import Env, Policy, acting, collect, make_env
+from kova_rl.lab.evaluation.estimate import Estimate
 from kova_rl.lab.evaluation.headed import HeadedCritic
 from kova_rl.lab.evaluation.network import Make
 from kova_rl.lab.evaluation.protocol import STEP, Curves, final, follow, looks, stacked
@@ -72,14 +73,12 @@ class Own:
         units = Units.of(seen, self.gamma, plain)
         shown, at = units.transitions(seen), looks(self.samples, 1)
         learner = build(critic, Problem(shown.states.shape[1], self.gamma, seed), setting)
-        batches = iter(_pieces(shown))
+        batches = shown.pieces(STEP)
         rows = follow(learner, lambda: next(batches), 0, at, units.exam(known), tick)
         curves, exam = stacked(at, rows), units.exam(known)
         end = {name: x * units.reward for name, x in final(learner, exam).items()}
         if isinstance(learner, HeadedCritic):
-            over = seen.terminated | seen.truncated
-            begins = shown.states[np.concatenate([[True], over[:-1]])]
-            end["answer"] = np.array(learner.average(begins)) * units.reward
+            end["answer"] = np.array(learner.average(shown.begins)) * units.reward
         return curves | {"error": curves["error"] * units.reward} | end
 
 
@@ -88,18 +87,8 @@ def answer(panel: Panel) -> str:
     found = [run["answer"] for runs in panel.curves.values() for run in runs if "answer" in run]
     if not found:
         return ""
-    mean, std = np.array(found).T
-    middle, half = float(mean.mean()), 1.96 * float(np.sqrt((std**2).sum())) / len(found)
-    return (
-        f"The policy is worth {middle:.4g} at the beginning of an episode (discounted), 95% interval "
-        f"{middle - half:.4g} to {middle + half:.4g}, from {len(found)} walks."
-    )
-
-
-def _pieces(seen: Transitions) -> list[Transitions]:
-    columns = vars(seen)
-    starts = range(0, len(seen) - STEP + 1, STEP)
-    return [Transitions(**{name: x[t : t + STEP] for name, x in columns.items()}) for t in starts]
+    worth = Estimate.mean([Estimate(*run.tolist()) for run in found])
+    return f"The policy is worth {worth} at the beginning of an episode (discounted), from {len(found)} walks."
 
 
 def evaluate(

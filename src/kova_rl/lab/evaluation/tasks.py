@@ -121,7 +121,7 @@ MORE: dict[str, Conditioned] = {
     "aliased": aliased,
     "baird": baird,
 }
-"""Those that nothing was fitted to."""
+"""Beside those: larger, off-policy, and with features that are not enough."""
 TASKS = CLASSIC | MORE
 ROLLED = ("cartpole", "pendulum")
 """Those whose truth is rolled out, see :mod:`kova_rl.lab.evaluation.control`."""
