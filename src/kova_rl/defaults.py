@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kova_rl.filter.covariance import Covariance, LowRank
+from kova_rl.filter.covariance import Covariance, FanIn, Kronecker, LowRank
 from kova_rl.filter.evolution import Evolution, Leakage
 from kova_rl.filter.observation import Adaptive, BatchSize, Observation
 
@@ -10,13 +10,22 @@ __all__ = ["settle"]
 
 
 def settle(
-    covariance: Covariance | None, evolution: Evolution | None, observation: Observation | None
+    covariance: Covariance | None,
+    evolution: Evolution | None,
+    observation: Observation | None,
+    linear: bool = True,
 ) -> tuple[Covariance, Evolution, Observation]:
     """Fill in what is None, so that it goes with what is given.
 
     The noise is learned, unless the evolution has no posterior to learn it from (``Memoryless``). A noise
     in the targets' own unit goes with a long memory; the paper's noises, which have no unit, with a short
-    one, because ``eta`` is then in effect the learning rate. The prior is the paper's, ``P_0 = I``.
+    one, because ``eta`` is then in effect the learning rate, and with the paper's prior, ``P_0 = I``.
+
+    Args:
+        covariance: What is kept of P.
+        evolution: How P grows between updates.
+        observation: How noisy the targets are.
+        linear: Whether the critic is made of ``nn.Linear`` layers alone, so that ``Kronecker`` serves.
     """
     for name, value, kind in (
         ("covariance", covariance, Covariance),
@@ -30,7 +39,8 @@ def settle(
     if evolution is None:
         evolution = Leakage(0.1 if observation.unit_free else 0.001)
     if covariance is None:
-        covariance = LowRank()
+        factored = linear and evolution.tracked and not observation.unit_free
+        covariance = Kronecker(FanIn()) if factored else LowRank()
     return covariance, evolution, observation
 
 
