@@ -20,6 +20,7 @@ def settle(
     The noise is learned, unless the evolution has no posterior to learn it from (``Memoryless``). A noise
     in the targets' own unit goes with a long memory; the paper's noises, which have no unit, with a short
     one, because ``eta`` is then in effect the learning rate, and with the paper's prior, ``P_0 = I``.
+    ``Kronecker`` serves critics of Linear layers, for a few steps of Adam at any width; ``LowRank`` others.
 
     Args:
         covariance: What is kept of P.
@@ -39,8 +40,10 @@ def settle(
     if evolution is None:
         evolution = Leakage(0.1 if observation.unit_free else 0.001)
     if covariance is None:
-        factored = linear and evolution.tracked and not observation.unit_free
-        covariance = Kronecker(FanIn()) if factored else LowRank()
+        if linear and evolution.tracked:
+            covariance = Kronecker(1.0 if observation.unit_free else FanIn())
+        else:
+            covariance = LowRank()
     return covariance, evolution, observation
 
 

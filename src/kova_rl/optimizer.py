@@ -71,8 +71,8 @@ class Kova(torch.optim.Optimizer):
         evolution: How P grows between updates, see :mod:`kova_rl.evolution`. None is ``Leakage(0.001)``.
         observation: How noisy the targets are, see :mod:`kova_rl.observation`. None is ``Adaptive()``, which
             learns it. With a noise that has no unit (``BatchSize``, ``MaxRatio``), the evolution's None is
-            ``Leakage(0.1)`` and the covariance's ``LowRank(32)``; with ``Memoryless`` the noise is
-            ``BatchSize()``, as in the released code.
+            ``Leakage(0.1)`` and the prior the paper's; with ``Memoryless`` the noise is ``BatchSize()``, as
+            in the released code.
         eta: Short for the default evolution with this ``eta``: how fast it forgets.
         prior: Short for the default covariance with this ``prior``: a number, a dict from a layer's name to
             its number, or ``covariance.FanIn()``.

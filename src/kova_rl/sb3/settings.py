@@ -26,8 +26,9 @@ class KovaSettings:
     Args:
         covariance: What is kept of P, see :mod:`kova_rl.covariance`.
         evolution: How P grows between updates, see :mod:`kova_rl.evolution`.
-        observation: How noisy the targets are, see :mod:`kova_rl.observation`. ``MaxRatio()`` is the paper's
-            for PPO and TRPO, on the policy ratio of a minibatch, and ``BatchSize()`` for the others.
+        observation: How noisy the targets are, see :mod:`kova_rl.observation`. None is learned, as in
+            ``Kova``, but for PPO, TRPO and A2C: there it is ``MaxRatio()`` on the ratio of the policies,
+            because several passes over one rollout would learn too small a noise.
         lr: alpha, in (0, 1].
         eta: Short for the default evolution with this ``eta``, as in ``Kova``.
         prior: Short for the default covariance with this ``prior``, as in ``Kova``.
@@ -73,14 +74,19 @@ class KovaSettings:
             raise ValueError(f"kova: {where_it_belongs(unknown, names)}")
         return cls(**value)
 
-    def build(self, module: nn.Module) -> Kova:
-        """A filter of this module: the critic, or its last layer."""
+    def build(self, module: nn.Module, observation: Observation | None = None) -> Kova:
+        """A filter of this module.
+
+        Args:
+            module: The critic, or its last layer.
+            observation: The algorithm's own noise, for when none was chosen; None is that of ``Kova``.
+        """
         return Kova(
             module,
             lr=self.lr,
             covariance=self.covariance,
             evolution=self.evolution,
-            observation=self.observation,
+            observation=self.observation or observation,
             eta=self.eta,
             prior=self.prior,
         )

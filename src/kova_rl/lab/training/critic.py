@@ -60,6 +60,10 @@ OBSERVATIONS: dict[str, type[observation.Observation]] = {
 }
 
 
+MAX_RATIO = ("a2c", "ppo", "trpo")
+"""Algorithms whose own noise is the paper's, from the policy ratio; that of the others is learned."""
+
+
 def check_critic(config: RunConfig) -> None:
     """Raise ``ValueError`` for a critic that is not known, or settings that it does not have."""
     check_name("critic", config.critic, CRITICS)
@@ -101,7 +105,8 @@ def check_critic(config: RunConfig) -> None:
 
 def objects(config: RunConfig) -> tuple[Any, Any, Any]:
     """Covariance, evolution and observation; what the configuration leaves open is Kova's default."""
-    noise = None if config.observation is None else OBSERVATIONS[config.observation]()
+    wanted = config.observation or ("max-ratio" if config.algorithm in MAX_RATIO else None)
+    noise = None if wanted is None else OBSERVATIONS[wanted]()
     evolved: Any = None
     name = "memoryless" if config.critic == "memoryless" else config.evolution
     if name is None and config.eta is not None:

@@ -65,7 +65,7 @@ class Train:
     evolution: Name = None
     """How P grows: leakage (default), variable-leakage, prior-anchored, stationary, memoryless, ..."""
     observation: Name = None
-    """How noisy the targets are: adaptive (default), max-ratio, batch-size, ..."""
+    """How noisy the targets are: max-ratio (ppo, trpo and a2c), adaptive (the others), batch-size, ..."""
     prior: Name = None
     """P_0: a variance or fan-in; 1."""
     layers: Name = None
