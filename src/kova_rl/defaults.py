@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kova_rl.filter.covariance import Covariance, FanIn, Kronecker, LowRank
 from kova_rl.filter.evolution import Evolution, Leakage
-from kova_rl.filter.observation import Adaptive, BatchSize, Observation
+from kova_rl.filter.observation import Adaptive, BatchSize, MaxRatio, Observation
 
 __all__ = ["settle"]
 
@@ -14,6 +14,7 @@ def settle(
     evolution: Evolution | None,
     observation: Observation | None,
     linear: bool = True,
+    on_policy: bool = False,
 ) -> tuple[Covariance, Evolution, Observation]:
     """Fill in what is None, so that it goes with what is given.
 
@@ -27,6 +28,8 @@ def settle(
         evolution: How P grows between updates.
         observation: How noisy the targets are.
         linear: Whether the critic is made of ``nn.Linear`` layers alone, so that ``Kronecker`` serves.
+        on_policy: Whether each rollout is passed over several times. A noise learned from samples that are
+            fitted already would be too small, so that it is ``MaxRatio``; the prior is the fan-in's.
     """
     for name, value, kind in (
         ("covariance", covariance, Covariance),
@@ -36,14 +39,14 @@ def settle(
         if value is not None:
             _check_kind(name, value, kind)
     if observation is None:
-        observation = Adaptive() if evolution is None or evolution.tracked else BatchSize()
+        learned = Adaptive() if evolution is None or evolution.tracked else BatchSize()
+        observation = MaxRatio() if on_policy else learned
     if evolution is None:
         evolution = Leakage(0.1 if observation.unit_free else 0.001)
     if covariance is None:
-        if linear and evolution.tracked:
-            covariance = Kronecker(1.0 if observation.unit_free else FanIn())
-        else:
-            covariance = LowRank()
+        scaled = evolution.tracked and (on_policy or (linear and not observation.unit_free))
+        prior = FanIn() if scaled else 1.0
+        covariance = Kronecker(prior) if linear and evolution.tracked else LowRank(prior=prior)
     return covariance, evolution, observation
 
 

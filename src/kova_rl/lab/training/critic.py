@@ -60,8 +60,8 @@ OBSERVATIONS: dict[str, type[observation.Observation]] = {
 }
 
 
-MAX_RATIO = ("a2c", "ppo", "trpo")
-"""Algorithms whose own noise is the paper's, from the policy ratio; that of the others is learned."""
+ON_POLICY = ("a2c", "ppo", "trpo")
+"""Algorithms whose defaults are those of passes over rollouts."""
 
 
 def check_critic(config: RunConfig) -> None:
@@ -105,8 +105,7 @@ def check_critic(config: RunConfig) -> None:
 
 def objects(config: RunConfig) -> tuple[Any, Any, Any]:
     """Covariance, evolution and observation; what the configuration leaves open is Kova's default."""
-    wanted = config.observation or ("max-ratio" if config.algorithm in MAX_RATIO else None)
-    noise = None if wanted is None else OBSERVATIONS[wanted]()
+    noise = None if config.observation is None else OBSERVATIONS[config.observation]()
     evolved: Any = None
     name = "memoryless" if config.critic == "memoryless" else config.evolution
     if name is None and config.eta is not None:
@@ -116,7 +115,9 @@ def objects(config: RunConfig) -> tuple[Any, Any, Any]:
     given = config.covariance or ("isotropic" if config.critic == "memoryless" else None)
     if given is None and config.rank is not None:
         given = "low-rank"
-    structure, evolved, noise = settle(None if given is None else COVARIANCES[given](), evolved, noise)
+    on_policy = config.algorithm in ON_POLICY
+    kept = None if given is None else COVARIANCES[given]()
+    structure, evolved, noise = settle(kept, evolved, noise, on_policy=on_policy)
     changes: dict[str, Any] = {} if config.rank is None else {"rank": config.rank}
     if config.prior is not None:
         changes["prior"] = covariance.FanIn() if config.prior == "fan-in" else config.prior
