@@ -20,6 +20,7 @@ from stable_baselines3.her import GoalSelectionStrategy
 from torch.nn.modules import activation
 
 from kova_rl.filter import covariance, evolution, observation
+from kova_rl.filter.covariance.isotropic import Isotropic
 from kova_rl.sb3.exploration import Draws, Optimism, Thompson
 from kova_rl.sb3.settings import KovaSettings
 
@@ -161,7 +162,7 @@ def _ours() -> None:
     for module in (covariance, evolution, observation):
         members = (getattr(module, name) for name in module.__all__)
         _register_all("kova_rl", *(cls for cls in members if dataclasses.is_dataclass(cls)))  # type: ignore[arg-type]
-    _register_all("kova_rl", KovaSettings, Optimism, Thompson)
+    _register_all("kova_rl", Isotropic, KovaSettings, Optimism, Thompson)
     register("kova_rl.Draws", Draws, instances=True)
 
 
