@@ -137,7 +137,7 @@ def test_what_is_wrong_is_said() -> None:
 def test_one_line() -> None:
     line = str(Comparison(Estimate(3.0, 0.3), Estimate(1.0, 0.4)))
     assert line == (
-        "A is better than B: A less B is 2 at the begin of an episode (discounted), 95% interval 1.02 to "
+        "A is better than B: A less B is 2 at the beginning of an episode (discounted), 95% interval 1.02 to "
         "2.98; A is better with probability 99.99%."
     )
     assert str(Comparison(Estimate(1.0, 1.0), Estimate(2.0, 1.0))).startswith("It is open: A less B is -1")

@@ -87,7 +87,7 @@ class Evaluate:
 
             worth = evaluate_file(self.data, self.gamma)
             console.print(
-                f"The policy is worth {worth} at the begin of an episode (discounted).", soft_wrap=True
+                f"The policy is worth {worth} at the beginning of an episode (discounted).", soft_wrap=True
             )
             return
         if self.against is not None:

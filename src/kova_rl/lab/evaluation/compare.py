@@ -27,7 +27,7 @@ class Comparison:
 
     a: Estimate
     b: Estimate
-    where: str = "at the begin of an episode"
+    where: str = "at the beginning of an episode"
 
     @property
     def difference(self) -> Estimate:
@@ -103,7 +103,7 @@ def compare(
         return Estimate.mean(found)
 
     first = 2 * walks * seed  # no two walks share their chance
-    where = "at the begin of an episode" if at is None else "in this state"
+    where = "at the beginning of an episode" if at is None else "in this state"
     found = Comparison(worth(policy_a, first), worth(policy_b, first + walks), where)
     made.close()
     return found

@@ -88,7 +88,9 @@ def answer(panel: Panel) -> str:
     if not found:
         return ""
     worth = Estimate.mean([Estimate(*run.tolist()) for run in found])
-    return f"The policy is worth {worth} at the beginning of an episode (discounted), from {len(found)} walks."
+    return (
+        f"The policy is worth {worth} at the beginning of an episode (discounted), from {len(found)} walks."
+    )
 
 
 def evaluate(
