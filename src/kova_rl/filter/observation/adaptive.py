@@ -19,6 +19,9 @@ SURPRISE = 4.0
 DAMPED = 0.3
 """Share of a surprise that counts as noise while it lasts."""
 
+LEAST_VALID = 0.5
+"""The least share of what was learned that one surprise leaves: it takes several to forget it."""
+
 
 @dataclass(frozen=True)
 class Adaptive(Observation):
@@ -88,7 +91,7 @@ class Adaptive(Observation):
             usual = SURPRISE * (known + float(expected))
             if usual < float(squared) < math.inf:
                 noise = _unexplained(innovation, gram(), known).to(squared)
-                memory["valid"] = min(1.0, usual / max(float(squared - noise), usual))
+                memory["valid"] = max(LEAST_VALID, usual / max(float(squared - noise), usual))
         memory["squared"].lerp_(squared, 1 - self.decay)
         memory["variance"].lerp_(noise, 1 - self.decay)
 
