@@ -10,6 +10,7 @@ from rich.console import Console
 from kova_rl.lab import calibration
 
 
+@pytest.mark.slow
 def test_a_trained_critic_is_examined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "ENVIRONMENTS", ("CartPole-v1",))
     calibration.reproduce("smoke", 1, 2_048, tmp_path, Console(quiet=True))
