@@ -16,6 +16,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import RolloutBufferSamples
 from torch import Tensor, nn
 
+from kova_rl.filter.observation import MaxRatio
 from kova_rl.head import Solution
 from kova_rl.head.features import Features
 from kova_rl.posterior import Belief
@@ -41,7 +42,7 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
         if self.kova is None:
             return
         module, self._unfiltered = value_modules(self.policy, self.kova.layers)
-        self._add_filter("v", module, on_policy=True)
+        self._add_filter("v", module, MaxRatio())
         release(self.policy.optimizer, module)
 
     def train(self) -> None:
