@@ -59,7 +59,7 @@ class Train:
     eta: Number = None
     """Share of the past that a step of Kova forgets, in [0, 1); the preset's, 0.1, or 0.001 if adaptive."""
     covariance: Name = None
-    """What Kova keeps of P: low-rank (default), kronecker, diagonal, neuron-blocks, layer-blocks, full, ..."""
+    """What Kova keeps of P: low-rank (default), kronecker, diagonal, neuron-blocks, layer-blocks or full."""
     rank: Count = None
     """Of the covariance low-rank; 32."""
     evolution: Name = None
