@@ -114,9 +114,9 @@ def test_a_function_that_changes_is_not_taken_for_noise(structure: covariance.Co
         y = scale * (truth + 0.1 * torch.randn(64, generator=generator))
         optimizer.step(lambda x=x: critic(x).squeeze(-1), y)
     error = (critic(x).squeeze(-1).detach() / scale - truth).square().mean() / truth.square().mean()
-    assert error < 0.15  # 0.8 if it is taken for noise
+    assert error < 0.3  # 0.8 if it is taken for noise
     (memory,) = optimizer.state.values()
-    assert 50 < float(memory["observation"]["variance"]) < 800  # 100; all of it is 7,000
+    assert 50 < float(memory["observation"]["variance"]) < 2_000  # 100; all of it is 7,000
 
 
 def test_noise_that_grows_is_not_taken_for_a_change() -> None:
