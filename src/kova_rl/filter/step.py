@@ -22,6 +22,9 @@ State = dict[str, Any]
 
 JITTER_TRIES = 6
 
+MUCH = 1e4
+"""``trace(H'P-H)`` over the noise, above which a batch in float32 is worked out in float64."""
+
 
 class Update(NamedTuple):
     """The result of one update, before it is made."""

@@ -15,16 +15,13 @@ from kova_rl.filter.covariance.base import ANY, SMALL, Accepted, Covariance, Pri
 from kova_rl.filter.covariance.parts import Matrices, Part, Roots
 from kova_rl.filter.evidence import Evidence, Jacobian, Noise
 from kova_rl.filter.layout import Blocks, Segment
-from kova_rl.filter.step import Gain, State, Update, check_finite_gram, directional_gain, gain
+from kova_rl.filter.step import MUCH, Gain, State, Update, check_finite_gram, directional_gain, gain
 
 FLUSH_EVERY = 64
 """Steps between two looks for numbers that have decayed into nothing."""
 
 EXACT = 8
 """Units in the last place of a batch's mean ``h'P_0 h``: no target counts as more exact than this."""
-
-MUCH = 1e4
-"""``trace(H'P-H)`` over the noise, above which a batch in float32 is worked out in float64."""
 
 
 @dataclass(frozen=True)

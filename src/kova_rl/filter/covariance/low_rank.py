@@ -16,13 +16,10 @@ from kova_rl.filter.checks import check_whole
 from kova_rl.filter.covariance.base import ANY, Accepted, Covariance, Prior, Spread
 from kova_rl.filter.evidence import CHUNK, Evidence, Jacobian, inverse_lower
 from kova_rl.filter.layout import Segment, dimension
-from kova_rl.filter.step import State, Update, cholesky
+from kova_rl.filter.step import MUCH, State, Update, cholesky
 
 ROUNDS = 2
 """Of subspace iteration in a step."""
-
-MUCH = 1e4
-"""Trace of the batch's information, in units of P-, above which float32 is worked out in float64."""
 
 EXACT = 100.0
 """Information about a weight, above which what W leaves out is not taken as a difference of squares: the
