@@ -44,7 +44,7 @@ BARS = [
         {"covariance": covariance.NeuronBlocks(), "evolution": evolution.PriorAnchored(0.01)},
         6.0,
     ),
-    Bar("the default: LowRank(32), Leakage, Adaptive", {"observation": None}, None),
+    Bar("the default: Kronecker, Leakage, Adaptive", {"observation": None}, None),
     Bar(
         "NeuronBlocks, DirectionalForgetting",
         {"covariance": covariance.NeuronBlocks(), "evolution": evolution.DirectionalForgetting(0.01)},

@@ -186,7 +186,7 @@ def test_numbers_of_order_one_do_not_warn(
 def test_a_network_that_can_not_learn_from_the_first_batch_warns() -> None:
     critic = nn.Sequential(nn.Linear(3, 1), nn.ReLU())
     nn.init.constant_(critic[0].bias, -100.0)
-    (message,) = warned(critic, 1.0, 1.0)
+    (message,) = warned(critic, 1.0, 1.0, covariance=covariance.LowRank(64))
     assert "every gradient is 0" in message
 
 
@@ -195,3 +195,44 @@ def test_the_learning_rate_of_adam_warns_once(lr: float) -> None:
     (message,) = warned(network(), 1.0, 1.0, lr=lr)
     assert re.match(r"lr=.*barely learn: lr=1, the default, is the filter", message)
     assert warned(network(), 1.0, 1.0, lr=0.1) == []
+
+
+# ------------------------------------------------------------------ the price
+
+
+def wide(units: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(3, units), nn.Tanh(), nn.Linear(units, units), nn.Tanh(), nn.Linear(units, 1)
+    )
+
+
+@pytest.mark.parametrize(
+    ("structure", "units", "named"),
+    [
+        (
+            covariance.LowRank(64),
+            256,
+            "a step of LowRank with 67,073 weights and batches of 16 will cost about",
+        ),
+        (covariance.LayerBlocks(), 64, "a step of LayerBlocks with 4,481 weights"),
+        (covariance.LowRank(32), 64, None),
+        (covariance.NeuronBlocks(), 16, None),
+        (covariance.Kronecker(covariance.FanIn()), 256, None),
+        (None, 256, None),
+    ],
+)
+def test_a_step_above_ten_of_adams_is_said_once(structure: Any, units: int, named: str | None) -> None:
+    found = warned(wide(units), 1.0, 1.0, covariance=structure, evolution=evolution.Stationary())
+    if named is None:
+        assert not found
+    else:
+        (message,) = found
+        assert message.startswith(named)
+        assert "covariance.Kronecker(covariance.FanIn()) costs two to four" in message
+
+
+def test_a_dear_critic_of_other_layers_is_not_sent_to_kronecker() -> None:
+    critic = nn.Sequential(*wide(256)[:2], nn.LayerNorm(256), *wide(256)[2:])
+    (message,) = warned(critic, 1.0, 1.0, covariance=covariance.LowRank(64))
+    assert "smaller batches" in message
+    assert "Kronecker" not in message

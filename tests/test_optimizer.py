@@ -52,16 +52,26 @@ def test_the_public_interface_of_the_design() -> None:
 
 def test_defaults_are_a_tracked_filter() -> None:
     optimizer = Kova(members.critic())
-    assert optimizer.covariance == covariance.LowRank(32, 1.0, None)
+    assert optimizer.covariance == covariance.Kronecker(covariance.FanIn(1.0), 8, None)
     assert optimizer.evolution == evolution.Leakage(0.001)
     assert optimizer.observation == observation.Adaptive()
     assert "73 weights" in repr(optimizer)
 
 
+def test_a_critic_that_is_not_of_linear_layers_alone_has_low_rank_by_default() -> None:
+    convolution = nn.Sequential(nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(2, 1))
+    tied = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3), nn.Linear(3, 1))
+    tied[2].weight = tied[0].weight
+    for critic in (convolution, tied, nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.Linear(3, 1))):
+        optimizer = Kova(critic, prior=0.5)
+        assert optimizer.covariance == covariance.LowRank(32, 0.5)
+        assert optimizer.observation == observation.Adaptive()
+
+
 @pytest.mark.parametrize("noise", [observation.BatchSize(), observation.MaxRatio()], ids=members.name)
 def test_noises_without_a_unit_have_the_papers_prior(noise: observation.Observation) -> None:
     optimizer = Kova(members.critic(), observation=noise)
-    assert optimizer.covariance == covariance.LowRank(32, 1.0)
+    assert optimizer.covariance == covariance.Kronecker(1.0)
     assert optimizer.evolution == evolution.Leakage(0.1)
     assert optimizer.observation == noise
 
@@ -355,7 +365,7 @@ def test_an_evolution_of_ones_own() -> None:
             return Scaled(1.001)
 
     critic = members.critic(dtype=torch.float32)
-    with pytest.raises(ValueError, match=r"LowRank does not work with Mine.*Mine goes with .*Full"):
+    with pytest.raises(ValueError, match=r"Kronecker does not work with Mine.*Mine goes with .*Full"):
         Kova(critic, evolution=Mine())
     optimizer = Kova(critic, covariance=covariance.Full(), evolution=Mine())
     optimizer.step(lambda: critic(X).squeeze(-1), X[:, 0])
@@ -381,7 +391,8 @@ def test_the_state_follows_the_module_to_another_device() -> None:
     optimizer.step(lambda: critic(X).squeeze(-1), X[:, 0])
     (memory,) = optimizer.state.values()
     elsewhere = moved(memory, torch.device("meta"))
-    assert {value.device.type for value in elsewhere["covariance"].values()} == {"meta"}
+    kept = elsewhere["covariance"]["layers"]["0"].values()
+    assert {value.device.type for value in kept if isinstance(value, torch.Tensor)} == {"meta"}
     optimizer._device = torch.device("meta")  # as if the weights had just come back from there
     optimizer.step(lambda: critic(X).squeeze(-1), X[:, 0])
     assert optimizer._device == torch.device("cpu")

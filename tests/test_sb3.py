@@ -21,7 +21,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from torch import nn
 
-from kova_rl import KovaError, NonFiniteBatch, covariance, evolution, observation
+from kova_rl import Kova, KovaError, NonFiniteBatch, covariance, evolution, observation
 from kova_rl.info import StepInfo
 from kova_rl.sb3 import (
     ACKTR,
@@ -228,7 +228,20 @@ def test_settings_are_a_dict_or_a_dataclass() -> None:
     two = small(KovaPPO, kova=KovaSettings(covariance=covariance.Diagonal())).filters.v
     assert isinstance(two.covariance, covariance.Diagonal)
     assert isinstance(two.observation, observation.MaxRatio)
-    assert isinstance(small(KovaDQN).filters.q.observation, observation.BatchSize)
+
+
+def test_the_default_is_that_of_kova_and_on_policy_the_papers_noise() -> None:
+    """Passes over one rollout would teach Adaptive too small a noise."""
+    for algorithm, name in ((KovaDQN, "q"), (KovaSAC, "v")):
+        built = getattr(small(algorithm).filters, name)
+        usual = Kova(torch.nn.Linear(1, 1))
+        assert (built.covariance, built.evolution) == (usual.covariance, usual.evolution)
+        assert built.observation == usual.observation
+    on_policy = small(KovaPPO).filters.v
+    assert on_policy.covariance == covariance.Kronecker(covariance.FanIn())
+    assert (on_policy.evolution, on_policy.observation) == (evolution.Leakage(0.1), observation.MaxRatio())
+    released = small(KovaPPO, kova={"evolution": evolution.Memoryless(0.01)}).filters.v
+    assert (released.covariance.prior, released.observation) == (1.0, observation.MaxRatio())
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,11 @@ class LinearJacobian:
         return [Factors(layer.linear.segment.start, layer.inputs, layer.b) for layer in self.layers]
 
 
+def is_linear(module: nn.Module) -> bool:
+    """Whether all trainable parameters are those of plain, untied Linear modules."""
+    return bool(linears_of(module, Parameters(module, prior=1.0)))
+
+
 def linears_of(module: nn.Module, parameters: Parameters) -> list[Linear]:
     """The layers, if all tracked parameters are those of plain, untied Linear modules; else none."""
     uses: dict[int, int] = {}

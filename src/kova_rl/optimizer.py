@@ -32,8 +32,10 @@ from kova_rl.filter.step import Update
 from kova_rl.filter.windup import guarded
 from kova_rl.info import StepInfo
 from kova_rl.jacobian import JacobianOf, Predict, keeping_autocast
+from kova_rl.linear import is_linear
 from kova_rl.parameters import Parameters
 from kova_rl.posterior import Belief, joint_covariance
+from kova_rl.price import warn_if_dear
 from kova_rl.shorthand import chosen, where_it_belongs
 from kova_rl.state import identity, moved, pack, unpack
 
@@ -63,12 +65,14 @@ class Kova(torch.optim.Optimizer):
         module: Any ``nn.Module``; its trainable parameters are tracked. Pass a submodule, such as the
             last layer, to filter that alone and leave the rest to another optimizer.
         lr: alpha in (0, 1]. 1 is the filter; a scheduler may lower it, to 0 at last.
-        covariance: What is kept of P, see :mod:`kova_rl.covariance`. None is ``LowRank(32)``, with the prior
-            ``P_0 = I`` of the paper.
+        covariance: What is kept of P, see :mod:`kova_rl.covariance`. None is ``Kronecker(FanIn())`` for a
+            critic whose trainable parameters all belong to ``nn.Linear`` layers, and ``LowRank(32)`` with the
+            paper's prior ``P_0 = I`` for every other.
         evolution: How P grows between updates, see :mod:`kova_rl.evolution`. None is ``Leakage(0.001)``.
         observation: How noisy the targets are, see :mod:`kova_rl.observation`. None is ``Adaptive()``, which
             learns it. With a noise that has no unit (``BatchSize``, ``MaxRatio``), the evolution's None is
-            ``Leakage(0.1)``; with ``Memoryless`` the noise is ``BatchSize()``, as in the released code.
+            ``Leakage(0.1)`` and the prior the paper's; with ``Memoryless`` the noise is ``BatchSize()``, as
+            in the released code.
         eta: Short for the default evolution with this ``eta``: how fast it forgets.
         prior: Short for the default covariance with this ``prior``: a number, a dict from a layer's name to
             its number, or ``covariance.FanIn()``.
@@ -122,7 +126,8 @@ class Kova(torch.optim.Optimizer):
             )
         check_lr(lr)
         warn_if_slow(lr)
-        covariance, evolution, observation = chosen(covariance, evolution, observation, eta, prior)
+        linear = covariance is None and is_linear(module)
+        covariance, evolution, observation = chosen(covariance, evolution, observation, eta, prior, linear)
         parameters = Parameters(module, covariance.prior)
         check_pair(covariance, evolution, parameters.segments)
         super().__init__([{"params": parameters.tensors}], {"lr": float(lr)})
@@ -216,6 +221,8 @@ class Kova(torch.optim.Optimizer):
 
         if memory["step"] == 0:
             warn_of_scales(innovation, jacobian, self.observation.unit_free)
+            linear, segments = self._jacobian.may_factor, self._parameters.segments
+            warn_if_dear(self._structure, segments, len(innovation), linear, stacklevel=6)
         if self.observation.learns:
             expected = update.predicted_variance()
             self.observation.observe(memory["observation"], innovation, expected, jacobian.gram)

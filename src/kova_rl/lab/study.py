@@ -35,21 +35,24 @@ __all__ = ["configurations", "study"]
 Setting = Adam | Filtered
 
 PAIRS: dict[type[Covariance], tuple[type[Evolution], ...]] = {
+    covariance.Kronecker: (evolution.Leakage, evolution.VariableLeakage),
     covariance.LowRank: (evolution.Leakage, evolution.VariableLeakage),
     covariance.NeuronBlocks: (evolution.Leakage, evolution.PriorAnchored, evolution.DirectionalForgetting),
     covariance.Diagonal: (evolution.Leakage, evolution.PriorAnchored, evolution.DirectionalForgetting),
     covariance.Full: (evolution.PriorAnchored, evolution.DirectionalForgetting),
 }
 """What is compared: structures with the bounded evolutions that forget. Leakage would invert Full."""
-ETAS: dict[type[Covariance], tuple[float, ...]] = {covariance.LowRank: (0.1, 0.01, 0.001)}
+ETAS: dict[type[Covariance], tuple[float, ...]] = dict.fromkeys(
+    (covariance.Kronecker, covariance.LowRank), (0.1, 0.01, 0.001)
+)
 """Of the others: 0.1 and 0.01."""
 PRIORS: dict[str, Prior] = {"I": 1.0, "fan-in": covariance.FanIn(1.0)}
 NOISES = (observation.BatchSize, observation.Adaptive)
 RATES = (1e-2, 3e-3, 1e-3, 3e-4)
 """Of Adam, to compare with."""
 
-DEFAULTS = ("LowRank, Leakage 0.001, Adaptive, P0 I", "LowRank, Leakage 0.001, Adaptive, P0 fan-in")
-"""What ``Kova()`` is, and what it was before the study was whole."""
+DEFAULTS = ("Kronecker, Leakage 0.001, Adaptive, P0 fan-in", "LowRank, Leakage 0.001, Adaptive, P0 I")
+"""What ``Kova()`` is, and what it was before ``Kronecker``."""
 MAZES = ("maze4", "maze6")
 TASKS = tuple(product(("chain", "grid"), ("on-policy", "switch")))
 

@@ -75,10 +75,10 @@ class FilteredCritic(GuardedEnvironment, SafeSaving, BaseAlgorithm):
         self.kova = KovaSettings.of(self.kova)  # load may have been given a dict
         super()._setup_model()  # type: ignore[safe-super]
 
-    def _add_filter(self, name: str, module: nn.Module, observation: Observation | None = None) -> None:
+    def _add_filter(self, name: str, module: nn.Module, on_policy: bool = False) -> None:
         assert self.kova is not None
         refuse_other_layers(module)
-        built = self.kova.build(module, observation)
+        built = self.kova.build(module, on_policy)
         missing = set(built.observation.inputs) - set(self.noise_inputs)
         if missing:
             kinds = [kind for kind in Observation.__subclasses__() if isinstance(kind.inputs, tuple)]

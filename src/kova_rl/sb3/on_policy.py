@@ -16,7 +16,6 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import RolloutBufferSamples
 from torch import Tensor, nn
 
-from kova_rl.filter.observation import MaxRatio
 from kova_rl.head import Solution
 from kova_rl.head.features import Features
 from kova_rl.posterior import Belief
@@ -42,7 +41,7 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
         if self.kova is None:
             return
         module, self._unfiltered = value_modules(self.policy, self.kova.layers)
-        self._add_filter("v", module, MaxRatio())
+        self._add_filter("v", module, on_policy=True)
         release(self.policy.optimizer, module)
 
     def train(self) -> None:

@@ -12,7 +12,8 @@ from kova_rl.filter.checks import check_choice, check_lr
 from kova_rl.filter.covariance import Covariance
 from kova_rl.filter.covariance.base import Prior
 from kova_rl.filter.evolution import Evolution
-from kova_rl.filter.observation import BatchSize, Observation
+from kova_rl.filter.observation import Observation
+from kova_rl.linear import is_linear
 from kova_rl.optimizer import Kova
 from kova_rl.shorthand import chosen, where_it_belongs
 
@@ -21,14 +22,15 @@ __all__ = ["KovaSettings"]
 
 @dataclass(frozen=True)
 class KovaSettings:
-    """The settings of a filtered critic. What is None is the default for the noise that is chosen.
+    """The settings of a filtered critic. What is None is the default of :class:`~kova_rl.Kova`.
 
     Args:
-        covariance: What is kept of P, see :mod:`kova_rl.covariance`; None is ``LowRank(32)``.
+        covariance: What is kept of P, see :mod:`kova_rl.covariance`.
         evolution: How P grows between updates, see :mod:`kova_rl.evolution`.
-        observation: How noisy the targets are, see :mod:`kova_rl.observation`. None is the algorithm's own:
-            ``MaxRatio()`` on the policy ratio of a minibatch for PPO, TRPO and A2C, ``BatchSize()`` for the
-            others.
+        observation: How noisy the targets are, see :mod:`kova_rl.observation`. None is learned, as in
+            ``Kova``, but for PPO, TRPO and A2C: there it is ``MaxRatio()`` on the ratio of the policies,
+            because several passes over one rollout would learn too small a noise; ``Leakage(0.1)`` and the
+            fan-in prior go with it.
         lr: alpha, in (0, 1].
         eta: Short for the default evolution with this ``eta``, as in ``Kova``.
         prior: Short for the default covariance with this ``prior``, as in ``Kova``.
@@ -74,19 +76,16 @@ class KovaSettings:
             raise ValueError(f"kova: {where_it_belongs(unknown, names)}")
         return cls(**value)
 
-    def build(self, module: nn.Module, observation: Observation | None = None) -> Kova:
+    def build(self, module: nn.Module, on_policy: bool = False) -> Kova:
         """A filter of this module.
 
         Args:
             module: The critic, or its last layer.
-            observation: The algorithm's own noise, for when none was chosen; None is ``BatchSize()``.
+            on_policy: Whether the algorithm passes over each rollout several times, which has defaults of its
+                own.
         """
-        return Kova(
-            module,
-            lr=self.lr,
-            covariance=self.covariance,
-            evolution=self.evolution,
-            observation=self.observation or observation or BatchSize(),
-            eta=self.eta,
-            prior=self.prior,
+        linear = self.covariance is None and is_linear(module)
+        kept, grows, noise = chosen(
+            self.covariance, self.evolution, self.observation, self.eta, self.prior, linear, on_policy
         )
+        return Kova(module, self.lr, kept, grows, noise)

@@ -101,6 +101,10 @@ class Covariance(ABC):
         """The size of the largest matrix that a step may have to invert."""
         return 0
 
+    def work(self, segments: Sequence[Segment], n: int) -> float:
+        """About how many operations a step with n samples takes beyond its gradients; 0 for few."""
+        return 0.0
+
     @abstractmethod
     def init(self, segments: Sequence[Segment], like: Tensor, kind: type[Change]) -> State:
         """The state for ``P = P_0``, on the device and of the dtype of ``like``, for changes of one kind."""

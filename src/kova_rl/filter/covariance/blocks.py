@@ -55,6 +55,9 @@ class BlockDiagonal(Covariance):
     def largest_block(self, segments: Sequence[Segment]) -> int:
         return max(blocks.size for blocks in self.partition(segments))
 
+    def work(self, segments: Sequence[Segment], n: int) -> float:
+        return 4.0 * n * sum(part.number * part.size**2 for part in self.partition(segments))
+
     def init(self, segments: Sequence[Segment], like: Tensor, kind: type[Change]) -> State:
         state: State = {}
         for blocks in self.partition(segments):

@@ -15,7 +15,7 @@ from kova_rl.errors import InvalidBatch, NonFiniteBatch
 from kova_rl.filter.change import Change, Leak, Restart, Unchanged
 from kova_rl.filter.checks import check_whole
 from kova_rl.filter.covariance.base import ANY, Accepted, Covariance, Prior, Spread
-from kova_rl.filter.evidence import Evidence, Jacobian, Noise
+from kova_rl.filter.evidence import Evidence, Factors, Jacobian, Noise
 from kova_rl.filter.layout import Segment
 from kova_rl.filter.step import State, Update, check_finite_gram, cholesky
 
@@ -31,6 +31,9 @@ SAMPLES = 64
 """Rows of a batch that are enough for a mean over many batches, where the layer is not exact anyhow."""
 RIDGE = 16
 """Units of rounding of a factor's trace that are added to its diagonal: it does not know better."""
+
+ROUNDING = 1e-4
+"""Share of a layer's gradients that may be left when they are taken for products."""
 
 Layer = dict[str, Any]
 Layers = list[Layer]
@@ -97,13 +100,12 @@ class Kronecker(Covariance):
 
     def step(self, state: State, change: Change, evidence: Evidence, lr: float) -> Update:
         eta = change.eta if isinstance(change, Leak) else 0.0
-        factors = evidence.jacobian.factors()
-        if factors is None:
+        factors = evidence.jacobian.factors() or _taken_apart(state, evidence.jacobian)
+        if not factors:
             raise InvalidBatch(
                 f"step {evidence.step}: Kronecker needs the inputs and the output gradients of each Linear "
                 "layer, which this closure does not give: it mixes rows (as BatchNorm in training mode "
-                "does), calls a layer twice or not at all, or a parameter was frozen. Nothing was changed. "
-                "Use covariance.LowRank."
+                "does), or calls a layer twice. Nothing was changed. Use covariance.LowRank."
             )
         layers, pairs = list(state["layers"].values()), [(a, b) for _, a, b in factors]
         batch = _Batch(pairs, evidence, lr)
@@ -149,6 +151,22 @@ class Kronecker(Covariance):
             for _, layer in _parts(state)
         ]
         return torch.cat(diagonals)
+
+
+def _taken_apart(state: State, jacobian: Jacobian) -> list[Factors]:
+    """The factors of a plain matrix H, as of a critic with a parameter frozen later; none if it has none."""
+    H, found = jacobian.dense(), []
+    for part, layer in _parts(state):
+        G = H[part].T.unflatten(1, (len(layer["outputs"]), -1))
+        longest = torch.linalg.vecdot(G, G).argmax(1)
+        a = G[torch.arange(len(G)), longest]
+        length = torch.linalg.vecdot(a, a).clamp(min=torch.finfo(a.dtype).tiny)
+        b = torch.linalg.vecdot(G, a.unsqueeze(1)) / length.unsqueeze(1)
+        rest = torch.linalg.norm(G - b.unsqueeze(2) * a.unsqueeze(1))
+        if rest > ROUNDING * torch.linalg.norm(G):
+            return []
+        found.append(Factors(part.start, a, b))
+    return found
 
 
 Place = Callable[[int, Tensor, Tensor], object]

@@ -69,6 +69,9 @@ class LowRank(Covariance):
         check_whole("rank", self.rank, least=0)
         super().__post_init__()
 
+    def work(self, segments: Sequence[Segment], n: int) -> float:
+        return float(dimension(segments)) * (n + self.rank) ** 2
+
     def init(self, segments: Sequence[Segment], like: Tensor, kind: type[Change]) -> State:
         d = dimension(segments)
         return {

@@ -42,13 +42,13 @@ class RunConfig:
     eta: float | None = None
     """Share of the past that a step of Kova forgets."""
     covariance: str | None = None
-    """What Kova keeps of P: low-rank, diagonal, neuron-blocks, layer-blocks, full, kronecker or isotropic."""
+    """What Kova keeps of P: kronecker, low-rank, neuron-blocks, layer-blocks, diagonal, full, ...."""
     rank: int | None = None
     """Of the covariance low-rank."""
     evolution: str | None = None
     """How P grows between updates: leakage, memoryless, fading-memory, ..."""
     observation: str | None = None
-    """How noisy the targets are: max-ratio, batch-size, adaptive, robust or importance-weighted."""
+    """How noisy the targets are: adaptive, max-ratio, batch-size, robust or importance-weighted."""
     prior: float | str | None = None
     """P_0: a variance, or fan-in."""
     layers: str = "all"

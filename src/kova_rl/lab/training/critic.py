@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import warnings
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -58,8 +59,10 @@ OBSERVATIONS: dict[str, type[observation.Observation]] = {
     "max-ratio": observation.MaxRatio,
     "robust": observation.Robust,
 }
-MAX_RATIO = ("a2c", "ppo", "trpo")
-"""Algorithms whose targets have a policy ratio, from which the paper takes the noise."""
+
+
+ON_POLICY = ("a2c", "ppo", "trpo")
+"""Algorithms whose defaults are those of passes over rollouts."""
 
 
 def check_critic(config: RunConfig) -> None:
@@ -98,25 +101,30 @@ def check_critic(config: RunConfig) -> None:
     kova = kova_of(config)
     assert kova is not None
     kova.pop("layers")
-    Kova(nn.Linear(1, 1), **kova)  # numbers out of range, and what does not go together
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the run itself will say it: the paper's table has an lr of 0.01
+        Kova(nn.Linear(1, 1), **kova)  # numbers out of range, and what does not go together
 
 
 def objects(config: RunConfig) -> tuple[Any, Any, Any]:
     """Covariance, evolution and observation; what the configuration leaves open is Kova's default."""
-    default = "max-ratio" if config.algorithm in MAX_RATIO else "batch-size"
-    noise = OBSERVATIONS[config.observation or default]()
+    noise = None if config.observation is None else OBSERVATIONS[config.observation]()
     evolved: Any = None
     name = "memoryless" if config.critic == "memoryless" else config.evolution
     if name is None and config.eta is not None:
         name = "leakage"
     if name is not None:
         evolved = EVOLUTIONS[name](**({} if config.eta is None else {"eta": config.eta}))
-    structure, evolved, noise = settle(None, evolved, noise)
-    prior: Any = structure.prior if config.prior is None else config.prior
-    prior = covariance.FanIn() if prior == "fan-in" else prior
-    kept = config.covariance or ("isotropic" if config.critic == "memoryless" else "low-rank")
-    rank = {"rank": config.rank} if config.rank is not None else {}
-    return COVARIANCES[kept](prior=prior, **rank), evolved, noise  # type: ignore[call-arg]
+    given = config.covariance or ("isotropic" if config.critic == "memoryless" else None)
+    if given is None and config.rank is not None:
+        given = "low-rank"
+    on_policy = config.algorithm in ON_POLICY
+    kept = None if given is None else COVARIANCES[given]()
+    structure, evolved, noise = settle(kept, evolved, noise, on_policy=on_policy)
+    changes: dict[str, Any] = {} if config.rank is None else {"rank": config.rank}
+    if config.prior is not None:
+        changes["prior"] = covariance.FanIn() if config.prior == "fan-in" else config.prior
+    return replace(structure, **changes), evolved, noise  # type: ignore[type-var]
 
 
 def kova_of(config: RunConfig) -> dict[str, Any] | None:

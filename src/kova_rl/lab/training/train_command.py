@@ -59,13 +59,13 @@ class Train:
     eta: Number = None
     """Share of the past that a step of Kova forgets, in [0, 1); the preset's, 0.1, or 0.001 if adaptive."""
     covariance: Name = None
-    """What Kova keeps of P: low-rank (default), kronecker, diagonal, neuron-blocks, layer-blocks or full."""
+    """What Kova keeps of P: kronecker (default), low-rank, neuron-blocks, layer-blocks, diagonal, ...."""
     rank: Count = None
     """Of the covariance low-rank; 32."""
     evolution: Name = None
     """How P grows: leakage (default), variable-leakage, prior-anchored, stationary, memoryless, ..."""
     observation: Name = None
-    """How noisy the targets are: max-ratio (ppo, trpo and a2c), batch-size (the others), adaptive, ..."""
+    """How noisy the targets are: max-ratio (ppo, trpo and a2c), adaptive (the others), batch-size, ..."""
     prior: Name = None
     """P_0: a variance or fan-in; 1."""
     layers: Name = None
