@@ -93,6 +93,18 @@ def check_noise_inputs(observation: Observation, given: Mapping[str, Tensor]) ->
     raise InvalidBatch("; ".join(parts))
 
 
+def check_look(look: tuple[int, int]) -> tuple[bool, int]:
+    """Whether this is the first look at the samples, and how many there are."""
+    if look == (1, 1):
+        return True, 1
+    whole = isinstance(look, tuple) and len(look) == 2 and all(type(number) is int for number in look)
+    if not whole or not 1 <= look[0] <= look[1]:
+        raise InvalidBatch(
+            f"look must be (k, n), the k-th of n times that these samples are gone through, got {look!r}"
+        )
+    return look[0] == 1, look[1]
+
+
 def warn_if_slow(lr: float) -> None:
     """Warn of a step size that is usual for Adam, where it would stop the filter."""
     if lr <= SLOW:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
@@ -45,6 +45,8 @@ class FilteredCritic(GuardedEnvironment, SafeSaving, BaseAlgorithm):
     """The inputs of observation noises that the algorithm can give."""
     explains_variance = True
     """Whether the explained variance is ours to write, because the host does not."""
+    loops = False
+    """Whether the critic learns from rollouts with advantages, in a loop that can be set."""
 
     def __init__(
         self,
@@ -73,6 +75,11 @@ class FilteredCritic(GuardedEnvironment, SafeSaving, BaseAlgorithm):
 
     def _setup_model(self) -> None:
         self.kova = KovaSettings.of(self.kova)  # load may have been given a dict
+        if self.kova is not None and self.kova.given and not self.loops:
+            raise ValueError(
+                f"{' and '.join(self.kova.given)} can't be set for {type(self).__name__}, which learns "
+                "from a replay buffer and has no rollouts or advantages: KovaPPO, KovaTRPO and KovaA2C have"
+            )
         super()._setup_model()  # type: ignore[safe-super]
 
     def _add_filter(self, name: str, module: nn.Module, observation: Observation | None = None) -> None:
@@ -93,7 +100,7 @@ class FilteredCritic(GuardedEnvironment, SafeSaving, BaseAlgorithm):
     def _filter(self, name: str, predict: Predict, targets: Tensor, **noise_inputs: Tensor) -> None:
         """One update of the filter of this name."""
         kova = self._filter_of(name)
-        wanted = {key: noise_inputs[key] for key in kova.observation.inputs}
+        wanted: dict[str, Any] = {key: noise_inputs[key] for key in kova.observation.inputs}
         self._diagnostics[name].add(kova.step(predict, targets, **wanted), targets)
 
     def _note(self, name: str, predictions: Tensor, targets: Tensor) -> None:
@@ -227,9 +234,9 @@ def solved_head(features: Features, stream: Stream) -> Solution:
     return solve(stream, tracked, prior=prior_variance(stream, tracked), rounding=features.rounding)
 
 
-def release(optimizer: torch.optim.Optimizer, module: nn.Module) -> None:
-    """Take a module's weights out of the host's optimizer: a filter moves them now."""
-    taken = {id(p) for p in module.parameters()}
+def release(optimizer: torch.optim.Optimizer, weights: Iterable[nn.Parameter]) -> None:
+    """Take weights out of the host's optimizer: something else moves them now."""
+    taken = {id(p) for p in weights}
     for group in optimizer.param_groups:
         group["params"] = [p for p in group["params"] if id(p) not in taken]
 

@@ -65,7 +65,7 @@ class FilteredQ(FilteredCritic, OffPolicyAlgorithm):
         for index, network in enumerate(self.critic.q_networks):
             module = network if self.kova.layers == "all" else last_linear(network)
             self._add_filter(f"q{index}", module)
-            release(self.critic.optimizer, module)
+            release(self.critic.optimizer, module.parameters())
 
     def _learn_q(self, data: Any, targets: Tensor, factor: float) -> float:
         """The critic's step: the host's loss for what its optimizer keeps, the filters for the rest.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from torch import nn
 
@@ -14,13 +13,14 @@ from kova_rl.filter.covariance.base import Prior
 from kova_rl.filter.evolution import Evolution
 from kova_rl.filter.observation import BatchSize, Observation
 from kova_rl.optimizer import Kova
-from kova_rl.shorthand import chosen, where_it_belongs
+from kova_rl.shorthand import chosen
+from kova_rl.value_loop import ValueLoop
 
 __all__ = ["KovaSettings"]
 
 
 @dataclass(frozen=True)
-class KovaSettings:
+class KovaSettings(ValueLoop):
     """The settings of a filtered critic. What is None is the default for the noise that is chosen.
 
     Args:
@@ -34,6 +34,8 @@ class KovaSettings:
         prior: Short for the default covariance with this ``prior``, as in ``Kova``.
         layers: ``"all"`` of the critic, or its ``"last"`` layer alone; the host's optimizer then keeps the
             others.
+        value_passes: And the other settings of the critic's loop, for PPO, TRPO and A2C: see
+            :class:`~kova_rl.sb3.ValueLoop`.
 
     Raises:
         ValueError: A setting out of range, both ``eta`` and ``evolution``, or both ``prior`` and
@@ -52,27 +54,15 @@ class KovaSettings:
     prior: Prior | None = None
     layers: Literal["all", "last"] = "all"
 
+    argument = "kova"
+    otherwise = "optimizer"
+
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_lr(self.lr)
         check_choice("layers", self.layers, ("all", "last"))
         # Refuses what is out of range, or said twice, here and not when the critic is built.
         chosen(self.covariance, self.evolution, self.observation, self.eta, self.prior)
-
-    @classmethod
-    def of(cls, value: KovaSettings | Mapping[str, Any] | None) -> KovaSettings | None:
-        """Settings from what a user passed: settings, a dict of their fields, or None."""
-        if value is None or isinstance(value, cls):
-            return value
-        names = [field.name for field in fields(cls)]
-        if not isinstance(value, Mapping):
-            raise ValueError(
-                f"kova must be KovaSettings, a dict of {', '.join(names)}, or None for the host's own "
-                f"optimizer, got {value!r}"
-            )
-        unknown = [str(name) for name in value if name not in names]
-        if unknown:
-            raise ValueError(f"kova: {where_it_belongs(unknown, names)}")
-        return cls(**value)
 
     def build(self, module: nn.Module, observation: Observation | None = None) -> Kova:
         """A filter of this module.
