@@ -70,7 +70,7 @@ class HostsOptimizer:
     def zero_grad(self) -> None:
         self.inner.zero_grad()
 
-    def step(self, predict: Any, targets: torch.Tensor) -> StepInfo:
+    def step(self, predict: Any, targets: torch.Tensor, look: Any = None) -> StepInfo:
         predictions = predict()
         distance = nn.functional.smooth_l1_loss if self.huber else nn.functional.mse_loss
         loss = self.factor * distance(targets, predictions)
@@ -94,6 +94,9 @@ def hosts_optimizer(model: Any) -> torch.optim.Optimizer:
 @pytest.mark.parametrize("name", HOSTS)
 def test_with_the_hosts_optimizer_put_back_the_weights_are_the_hosts(name: str) -> None:
     ours, host, env, arguments, own, steps, factor = copy.deepcopy(HOSTS[name])
+    arguments.pop("target_kl", None)  # which would stop the host's critic, and is to stop the policy alone
+    if name.startswith(("ppo", "trpo")):
+        own["kova"] = {"value_passes": 10}  # the host's
     theirs = host("MlpPolicy", env, **copy.deepcopy(arguments)).learn(steps)
     model = ours("MlpPolicy", env, **arguments, **own)
     for key, kova in vars(model.filters).items():
@@ -136,14 +139,16 @@ ALL = (KovaPPO, KovaA2C, KovaTRPO, KovaDQN, KovaDDPG, KovaTD3, KovaSAC)
 
 @pytest.mark.parametrize("cls", [KovaPPO, KovaTRPO])
 def test_the_filter_sees_returns_and_the_policy_ratio(cls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = small(cls, "Pendulum-v1", n_steps=40, batch_size=16)  # the last minibatch is short
+    kova = {"value_first": cls is KovaPPO, "value_passes": 2, "recompute": "each"}
+    kova |= {} if cls is KovaPPO else {"recompute": None}
+    model = small(cls, "Pendulum-v1", n_steps=40, batch_size=16, kova=kova)  # the last minibatch is short
     seen: list[tuple[int, torch.Tensor, torch.Tensor]] = []
     step = model.filters.v.step
 
-    def watched(predict: Any, targets: torch.Tensor, ratio: torch.Tensor) -> StepInfo:
+    def watched(predict: Any, targets: torch.Tensor, ratio: torch.Tensor, look: Any) -> StepInfo:
         seen.append((len(targets), targets.clone(), ratio.clone()))
         before = predict().detach()
-        info = step(predict, targets, ratio=ratio)
+        info = step(predict, targets, ratio=ratio, look=look)
         assert torch.allclose(info.innovation, targets - before)
         return info
 
@@ -151,7 +156,7 @@ def test_the_filter_sees_returns_and_the_policy_ratio(cls: Any, monkeypatch: pyt
     model.learn(40)
     assert {count for count, _, _ in seen} == {16, 8}
     returns = set(np.round(model.rollout_buffer.returns.flatten(), 4))
-    assert all(set(np.round(targets.numpy(), 4)) <= returns for _, targets, _ in seen)
+    assert all(set(np.round(targets.numpy(), 4)) <= returns for _, targets, _ in seen[:3])
     if cls is KovaPPO:  # before the first policy step the two policies are one
         assert torch.allclose(seen[0][2], torch.ones(16), atol=1e-5)
     assert (seen[-1][2] - 1).abs().max() > 1e-3

@@ -93,6 +93,29 @@ def check_noise_inputs(observation: Observation, given: Mapping[str, Tensor]) ->
     raise InvalidBatch("; ".join(parts))
 
 
+def check_look(look: tuple[int, int]) -> tuple[bool, int]:
+    """Whether this is the first look at the samples, and how many there are."""
+    if look == (1, 1):
+        return True, 1
+    whole = isinstance(look, tuple) and len(look) == 2 and all(type(number) is int for number in look)
+    if not whole or not 1 <= look[0] <= look[1]:
+        raise InvalidBatch(
+            f"look must be (k, n), the k-th of n times that these samples are gone through, got {look!r}"
+        )
+    return look[0] == 1, look[1]
+
+
+def check_replays(replays: float) -> float:
+    """A number of times, at least 1."""
+    if replays == 1.0:
+        return 1.0
+    if not isinstance(replays, int | float) or not 1.0 <= replays < math.inf:
+        raise InvalidBatch(
+            f"replays must be a number of at least 1, how often a sample is drawn in all, got {replays!r}"
+        )
+    return float(replays)
+
+
 def warn_if_slow(lr: float) -> None:
     """Warn of a step size that is usual for Adam, where it would stop the filter."""
     if lr <= SLOW:

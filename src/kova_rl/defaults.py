@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kova_rl.filter.covariance import Covariance, FanIn, Kronecker, LowRank
+from kova_rl.filter.covariance import Covariance, Kronecker, LowRank
 from kova_rl.filter.evolution import Evolution, Leakage
-from kova_rl.filter.observation import Adaptive, BatchSize, MaxRatio, Observation
+from kova_rl.filter.observation import Adaptive, BatchSize, Observation
 
 __all__ = ["settle"]
 
@@ -14,13 +14,12 @@ def settle(
     evolution: Evolution | None,
     observation: Observation | None,
     linear: bool = True,
-    on_policy: bool = False,
 ) -> tuple[Covariance, Evolution, Observation]:
     """Fill in what is None, so that it goes with what is given.
 
     The noise is learned, unless the evolution has no posterior to learn it from (``Memoryless``). A noise
     in the targets' own unit goes with a long memory; the paper's noises, which have no unit, with a short
-    one, because ``eta`` is then in effect the learning rate, and with the paper's prior, ``P_0 = I``.
+    one, because ``eta`` is then in effect the learning rate. The prior is the paper's, ``P_0 = I``.
     ``Kronecker`` serves critics of Linear layers, for a few steps of Adam at any width; ``LowRank`` others.
 
     Args:
@@ -28,8 +27,6 @@ def settle(
         evolution: How P grows between updates.
         observation: How noisy the targets are.
         linear: Whether the critic is made of ``nn.Linear`` layers alone, so that ``Kronecker`` serves.
-        on_policy: Whether each rollout is passed over several times. A noise learned from samples that are
-            fitted already would be too small, so that it is ``MaxRatio``; the prior is the fan-in's.
     """
     for name, value, kind in (
         ("covariance", covariance, Covariance),
@@ -39,14 +36,11 @@ def settle(
         if value is not None:
             _check_kind(name, value, kind)
     if observation is None:
-        learned = Adaptive() if evolution is None or evolution.tracked else BatchSize()
-        observation = MaxRatio() if on_policy else learned
+        observation = Adaptive() if evolution is None or evolution.tracked else BatchSize()
     if evolution is None:
         evolution = Leakage(0.1 if observation.unit_free else 0.001)
     if covariance is None:
-        scaled = evolution.tracked and (on_policy or (linear and not observation.unit_free))
-        prior = FanIn() if scaled else 1.0
-        covariance = Kronecker(prior) if linear and evolution.tracked else LowRank(prior=prior)
+        covariance = Kronecker() if linear and evolution.tracked else LowRank()
     return covariance, evolution, observation
 
 

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from kova_rl.batch import (
+    check_look,
     check_noise_inputs,
+    check_replays,
     innovation_of,
     refuse_call,
     refuse_if_not_finite,
@@ -161,7 +163,13 @@ class Kova(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(  # type: ignore[override]
-        self, predict: Predict | None = None, targets: Tensor | None = None, **noise_inputs: Tensor
+        self,
+        predict: Predict | None = None,
+        targets: Tensor | None = None,
+        *,
+        look: tuple[int, int] = (1, 1),
+        replays: float = 1.0,
+        **noise_inputs: Tensor,
     ) -> StepInfo:
         """One prediction and update of the filter.
 
@@ -169,6 +177,15 @@ class Kova(torch.optim.Optimizer):
             predict: Calls the module and returns one prediction a sample, of shape (N,). A critic
                 with several outputs picks one: ``lambda: q(obs).gather(1, actions).squeeze(1)``.
             targets: Of shape (N,); taken as constants.
+            look: ``(k, n)`` if these samples are gone through n times, and this is the k-th. However often it
+                is looked at, a sample counts once: the noise is n times as large and P grows by the n-th
+                part, so that n looks leave P as one would. What is learned from innovations (``Adaptive``,
+                ``VariableLeakage``, the unit of std) learns at the first look, because those of samples that
+                were already fitted say nothing. ``Memoryless``, which carries no P, takes no notice.
+            replays: How often a sample of a replay buffer is drawn in all: with batches of 64 and an update for
+                every new sample, 64. A sample counts once here too, so the noise is so many times as large;
+                P grows as ever, because time goes on between updates. Noises without a unit take no notice: to
+                them a whole batch is one observation.
             **noise_inputs: What the observation noise needs, such as ``ratio=``.
 
         Returns:
@@ -188,11 +205,20 @@ class Kova(torch.optim.Optimizer):
         if torch.is_autocast_enabled(kind):
             predict = keeping_autocast(predict, kind)
             with torch.autocast(kind, enabled=False):
-                return self._step(predict, targets, noise_inputs)
-        return self._step(predict, targets, noise_inputs)
+                return self._step(predict, targets, look, replays, noise_inputs)
+        return self._step(predict, targets, look, replays, noise_inputs)
 
-    def _step(self, predict: Predict, targets: Tensor, noise_inputs: dict[str, Tensor]) -> StepInfo:
+    def _step(
+        self,
+        predict: Predict,
+        targets: Tensor,
+        look: tuple[int, int],
+        replays: float,
+        noise_inputs: dict[str, Tensor],
+    ) -> StepInfo:
         self._refuse_inside_sampled("step()")
+        first, looks = check_look(look) if self._structure.tracked else (True, 1)
+        repeats = looks * (1.0 if self.observation.unit_free else check_replays(replays))
         memory = self._memory()
         lr = float(self.param_groups[0]["lr"])
         if not 0.0 <= lr <= 1.0:
@@ -205,9 +231,11 @@ class Kova(torch.optim.Optimizer):
         least = self.observation.least(memory["observation"], innovation)
         if least > 0.0:
             noise = noise.at_least(least)
+        if repeats > 1:
+            noise = Noise(noise.covariance * repeats)
         evidence = Evidence(jacobian, innovation, noise, memory["step"], self._workspace)
         try:
-            update = self._updated(memory, evidence, lr)
+            update = self._updated(memory, evidence, lr, first, looks)
         except KovaError:
             refuse_if_not_finite(targets, predictions, memory["step"])  # then it was the batch's fault
             raise
@@ -223,21 +251,31 @@ class Kova(torch.optim.Optimizer):
             warn_of_scales(innovation, jacobian, self.observation.unit_free)
             linear, segments = self._jacobian.may_factor, self._parameters.segments
             warn_if_dear(self._structure, segments, len(innovation), linear, stacklevel=6)
-        if self.observation.learns:
+        if repeats > 1:
+            nis = noise.one_look(nis, update.predicted_variance(), repeats)
+        if first and self.observation.learns:
             expected = update.predicted_variance()
             self.observation.observe(memory["observation"], innovation, expected, jacobian.gram)
         update.commit()
         self._parameters.add_(update.delta)
-        self.evolution.observe(memory["evolution"], nis)
-        memory["nis"] += (1 - SCALE_DECAY) * (nis - memory["nis"])
+        if first:
+            self.evolution.observe(memory["evolution"], nis)
+        seen = nis if first or memory["step"] == 0 else self._mean_nis(memory)
+        memory["nis"] += (1 - SCALE_DECAY) * (seen - memory["nis"])
         memory["step"] += 1
         memory["jitters"] += update.jitter > 0.0
         return StepInfo(innovation, nis, update.delta, update.jitter, self)
 
-    def _updated(self, memory: dict[str, Any], evidence: Evidence, lr: float) -> Update:
+    def _updated(
+        self, memory: dict[str, Any], evidence: Evidence, lr: float, first: bool, looks: int
+    ) -> Update:
         """The update of the covariance that is kept, or of a fresh one if it has wound up."""
-        state, valid = memory["covariance"], self.observation.valid(memory["observation"])
-        change = self.evolution.change(memory["evolution"]).opened(valid)
+        state = memory["covariance"]
+        change = self.evolution.change(memory["evolution"])
+        if looks > 1:
+            change = change.part(looks)
+        if first:
+            change = change.opened(self.observation.valid(memory["observation"]))
 
         def update() -> Update:
             return self._structure.step(state, change, evidence, lr)
@@ -350,6 +388,9 @@ class Kova(torch.optim.Optimizer):
         """The factor s that gives the covariance the unit of the targets squared."""
         if not self.observation.unit_free or memory["step"] == 0:
             return 1.0
+        return self._mean_nis(memory)
+
+    def _mean_nis(self, memory: dict[str, Any]) -> float:
         return float(memory["nis"] / (1 - SCALE_DECAY ** memory["step"]))
 
     # ------------------------------------------------------------------ state

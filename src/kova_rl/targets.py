@@ -224,10 +224,17 @@ def gae(
 
 
 def _backward_sum(terms: Tensor, ended: Tensor, decay: float) -> Tensor:
-    """``sum_i decay^i terms[t+i]``, up to the first row that has ended."""
+    """``sum_i decay^i terms[t+i]``, up to the first row that has ended.
+
+    By doubling: sums over 1, 2, 4 ... rows, each times what is left of the decay where it goes on.
+    """
     total = terms.clone()
-    for t in reversed(range(len(terms) - 1)):
-        total[t] += torch.where(ended[t], 0.0, decay * total[t + 1])
+    carry = torch.full_like(total, decay).masked_fill_(ended, 0.0)
+    step = 1
+    while step < len(total):
+        total[:-step] += torch.where(carry[:-step] == 0, 0.0, carry[:-step] * total[step:])
+        carry = torch.cat([carry[:-step] * carry[step:], carry.new_zeros(carry[-step:].shape)])
+        step *= 2
     return total
 
 

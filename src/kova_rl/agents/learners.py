@@ -77,7 +77,7 @@ class FromReplay:
             return q.gather(1, batch.actions).squeeze(1)
 
         if isinstance(self.optimizer, Kova):
-            self.optimizer.step(predictions, y)
+            self.optimizer.step(predictions, y, replays=settings.batch)
         else:
             self.optimizer.zero_grad()
             nn.functional.mse_loss(predictions(), y).backward()

@@ -22,6 +22,10 @@ class Change:
         """The same, where only this share of what was learned still holds; most take no notice."""
         return self
 
+    def part(self, looks: int) -> Change:
+        """What is the same if it is done so many times."""
+        return self
+
 
 @dataclass(frozen=True)
 class Unchanged(Change):
@@ -37,6 +41,9 @@ class Leak(Change):
     def opened(self, share: float) -> Leak:
         return self if share == 1.0 else Leak(1 - (1 - self.eta) * share)
 
+    def part(self, looks: int) -> Leak:
+        return Leak(1 - (1 - self.eta) ** (1 / looks))
+
 
 @dataclass(frozen=True)
 class Scaled(Change):
@@ -48,6 +55,9 @@ class Scaled(Change):
 
     def grown(self, variance: float) -> float:
         return self.factor * variance
+
+    def part(self, looks: int) -> Scaled:
+        return Scaled(self.factor ** (1 / looks))
 
 
 @dataclass(frozen=True)
@@ -64,6 +74,10 @@ class Shifted(Change):
     def grown(self, variance: float) -> float:
         return self.scale * variance + self.shift
 
+    def part(self, looks: int) -> Shifted:
+        scale = self.scale ** (1 / looks)
+        return Shifted(scale, self.shift / sum(scale**i for i in range(looks)))
+
 
 @dataclass(frozen=True)
 class Directional(Change):
@@ -71,6 +85,9 @@ class Directional(Change):
 
     eta: float
     bounded: bool = True
+
+    def part(self, looks: int) -> Directional:
+        return Directional(1 - (1 - self.eta) ** (1 / looks), self.bounded)
 
 
 @dataclass(frozen=True)

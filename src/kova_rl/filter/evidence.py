@@ -106,6 +106,18 @@ class Noise:
         raised.diagonal().add_(variance - self.smallest)
         return Noise(raised)
 
+    def one_look(self, nis: float, expected: Tensor, looks: float) -> float:
+        """The normalised innovation squared as it were for this noise over ``looks``, by their variances.
+
+        Args:
+            nis: With this noise.
+            expected: The diagonal of ``H' P- H``.
+            looks: By how much the noise was made larger.
+        """
+        own = self.covariance if self.is_diagonal else self.covariance.diagonal()
+        signal, rest = float(expected.mean()), float(own.mean())
+        return nis * (signal + rest) / (signal + rest / looks)
+
     def double(self) -> Noise:
         """The same in float64."""
         return self if self.covariance.dtype is torch.float64 else Noise(self.covariance.double())

@@ -20,6 +20,7 @@ from kova_rl.sb3.ppo import KovaPPO
 from kova_rl.sb3.sac import KovaSAC
 from kova_rl.sb3.settings import KovaSettings
 from kova_rl.sb3.trpo import KovaTRPO
+from kova_rl.value_loop import ValueLoop
 
 __all__ = [
     "ACKTR",
@@ -34,4 +35,5 @@ __all__ = [
     "KovaTRPO",
     "Optimism",
     "Thompson",
+    "ValueLoop",
 ]

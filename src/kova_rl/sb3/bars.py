@@ -13,6 +13,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from torch import Tensor
 
 from kova_rl.head import Stream
+from kova_rl.sb3.collected import by_env, tensors
 
 __all__ = ["LATEST", "Replayed", "replayed", "rolled_out"]
 
@@ -33,8 +34,8 @@ def rolled_out(model: OnPolicyAlgorithm, features: Callable[[Any], Tensor]) -> S
         return None
     flat = buffer.generator_ready  # the host has put one environment after the other
     stored = (buffer.observations, buffer.actions, buffer.log_probs)
-    obs, actions, old = (_by_env(x, steps, flat) for x in stored)
-    seen = _tensors(obs, model.device)
+    obs, actions, old = (by_env(x, steps, flat) for x in stored)
+    seen = tensors(obs, model.device)
     last = model._last_obs if buffer.full else None
     found = features(seen).reshape(envs, steps, -1)
     after, ends = found.roll(-1, 1), np.roll(buffer.episode_starts[:steps], -1, 0)
@@ -54,18 +55,6 @@ def rolled_out(model: OnPolicyAlgorithm, features: Callable[[Any], Tensor]) -> S
     columns = (found.flatten(0, 1), after.flatten(0, 1), rewards, discounts, borders.flatten(), ratio)
     before, next_, reward, discount, border, weight = (x[rows] for x in columns)
     return Stream(before, next_, reward, discount, border, weight, torch.ones_like(reward))
-
-
-def _by_env(stored: Any, steps: int, flat: bool) -> Any:
-    if isinstance(stored, Mapping):
-        return {name: _by_env(value, steps, flat) for name, value in stored.items()}
-    return stored if flat else stored[:steps].swapaxes(0, 1).reshape(-1, *stored.shape[2:])
-
-
-def _tensors(rows: Any, device: torch.device) -> Any:
-    if isinstance(rows, Mapping):
-        return {name: torch.as_tensor(value, device=device) for name, value in rows.items()}
-    return torch.as_tensor(rows, device=device)
 
 
 def _ratio(model: OnPolicyAlgorithm, obs: Any, actions: Any, old: Any) -> Tensor:
@@ -95,13 +84,13 @@ class Replayed:
             return stored[rows].swapaxes(0, 1).reshape(-1, *stored.shape[2:])
 
         def normalised(stored: Any) -> Any:
-            return _tensors(buffer._normalize_obs(taken(stored), env), device)
+            return tensors(buffer._normalize_obs(taken(stored), env), device)
 
         self.observations = normalised(buffer.observations)
         if compact:
             after = buffer.observations[(rows + 1) % buffer.buffer_size]
             after = after.swapaxes(0, 1).reshape(-1, *after.shape[2:])
-            self.next_observations = _tensors(buffer._normalize_obs(after, env), device)
+            self.next_observations = tensors(buffer._normalize_obs(after, env), device)
         else:
             self.next_observations = normalised(buffer.next_observations)
         self.actions = torch.as_tensor(taken(buffer.actions), device=device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
@@ -45,6 +45,8 @@ class FilteredCritic(GuardedEnvironment, SafeSaving, BaseAlgorithm):
     """The inputs of observation noises that the algorithm can give."""
     explains_variance = True
     """Whether the explained variance is ours to write, because the host does not."""
+    loops = False
+    """Whether the critic learns from rollouts with advantages, in a loop that can be set."""
 
     def __init__(
         self,
@@ -73,12 +75,17 @@ class FilteredCritic(GuardedEnvironment, SafeSaving, BaseAlgorithm):
 
     def _setup_model(self) -> None:
         self.kova = KovaSettings.of(self.kova)  # load may have been given a dict
+        if self.kova is not None and self.kova.given and not self.loops:
+            raise ValueError(
+                f"{' and '.join(self.kova.given)} can't be set for {type(self).__name__}, which learns "
+                "from a replay buffer and has no rollouts or advantages: KovaPPO, KovaTRPO and KovaA2C have"
+            )
         super()._setup_model()  # type: ignore[safe-super]
 
-    def _add_filter(self, name: str, module: nn.Module, on_policy: bool = False) -> None:
+    def _add_filter(self, name: str, module: nn.Module, unlearned: Observation | None = None) -> None:
         assert self.kova is not None
         refuse_other_layers(module)
-        built = self.kova.build(module, on_policy)
+        built = self.kova.build(module, unlearned)
         missing = set(built.observation.inputs) - set(self.noise_inputs)
         if missing:
             kinds = [kind for kind in Observation.__subclasses__() if isinstance(kind.inputs, tuple)]
@@ -93,8 +100,13 @@ class FilteredCritic(GuardedEnvironment, SafeSaving, BaseAlgorithm):
     def _filter(self, name: str, predict: Predict, targets: Tensor, **noise_inputs: Tensor) -> None:
         """One update of the filter of this name."""
         kova = self._filter_of(name)
-        wanted = {key: noise_inputs[key] for key in kova.observation.inputs}
-        self._diagnostics[name].add(kova.step(predict, targets, **wanted), targets)
+        wanted: dict[str, Any] = {key: noise_inputs[key] for key in kova.observation.inputs}
+        info = kova.step(predict, targets, replays=self._replays(len(targets)), **wanted)
+        self._diagnostics[name].add(info, targets)
+
+    def _replays(self, batch: int) -> float:
+        """How often a sample is drawn in all, by batches of this size."""
+        return 1.0
 
     def _note(self, name: str, predictions: Tensor, targets: Tensor) -> None:
         """Remember what a critic that is not filtered predicted, for the same value loss in the logger."""
@@ -227,9 +239,9 @@ def solved_head(features: Features, stream: Stream) -> Solution:
     return solve(stream, tracked, prior=prior_variance(stream, tracked), rounding=features.rounding)
 
 
-def release(optimizer: torch.optim.Optimizer, module: nn.Module) -> None:
-    """Take a module's weights out of the host's optimizer: a filter moves them now."""
-    taken = {id(p) for p in module.parameters()}
+def release(optimizer: torch.optim.Optimizer, weights: Iterable[nn.Parameter]) -> None:
+    """Take weights out of the host's optimizer: something else moves them now."""
+    taken = {id(p) for p in weights}
     for group in optimizer.param_groups:
         group["params"] = [p for p in group["params"] if id(p) not in taken]
 

@@ -36,13 +36,12 @@ class Diagnostics:
     @property
     def updated(self) -> bool:
         """Whether there was an update since the last record."""
-        return self._last is not None
+        return bool(self._seen)
 
     @property
     def last_loss(self) -> float:
         """Mean squared innovation of the last update."""
-        assert self._last is not None
-        return self._last.loss
+        return float(self._seen[-1][0].square().mean())
 
     def record(self, logger: Logger, name: str) -> tuple[float, float] | None:
         """Write to the logger, and forget.

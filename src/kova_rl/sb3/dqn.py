@@ -57,7 +57,7 @@ class KovaDQN(Exploring, DQN):
             module = self.q_net if self.kova.layers == "all" else last_linear(self.q_net)
             self._add_filter("q", module)
             check_posterior(self.exploration, self._filter_of("q"))
-            release(self.policy.optimizer, module)
+            release(self.policy.optimizer, module.parameters())
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         self.policy.set_training_mode(True)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import ContinuousCritic
+from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
@@ -21,10 +22,24 @@ from kova_rl.sb3.bars import replayed
 from kova_rl.sb3.critic import FilteredCritic, last_linear, release, solved_head
 from kova_rl.sb3.exploration import Exploration
 
-__all__ = ["Exploring", "FilteredQ", "discounts", "flat", "lowest", "repeated"]
+__all__ = ["Exploring", "FilteredQ", "Replaying", "discounts", "flat", "lowest", "repeated"]
 
 
-class Exploring(FilteredCritic, OffPolicyAlgorithm):
+class Replaying(FilteredCritic, OffPolicyAlgorithm):
+    """A mixin for algorithms with a replay buffer, from which a sample is drawn again and again."""
+
+    def _replays(self, batch: int) -> float:
+        """The samples of all updates over those collected. Updates by the episode can't be counted so: 1."""
+        often = self.train_freq
+        assert isinstance(often, TrainFreq)
+        if self.gradient_steps < 0:  # as many updates as samples
+            return float(batch)
+        if often.unit is not TrainFrequencyUnit.STEP:
+            return 1.0
+        return max(1.0, batch * self.gradient_steps / (often.frequency * self.n_envs))
+
+
+class Exploring(Replaying):
     """A mixin for algorithms that can explore by what the critic does not know."""
 
     exploration: Exploration | None
@@ -48,7 +63,7 @@ class Exploring(FilteredCritic, OffPolicyAlgorithm):
         raise NotImplementedError
 
 
-class FilteredQ(FilteredCritic, OffPolicyAlgorithm):
+class FilteredQ(Replaying):
     """A mixin for critics of state and continuous action: one filter for each Q network."""
 
     critic: ContinuousCritic
@@ -65,7 +80,7 @@ class FilteredQ(FilteredCritic, OffPolicyAlgorithm):
         for index, network in enumerate(self.critic.q_networks):
             module = network if self.kova.layers == "all" else last_linear(network)
             self._add_filter(f"q{index}", module)
-            release(self.critic.optimizer, module)
+            release(self.critic.optimizer, module.parameters())
 
     def _learn_q(self, data: Any, targets: Tensor, factor: float) -> float:
         """The critic's step: the host's loss for what its optimizer keeps, the filters for the rest.

@@ -1,120 +1,175 @@
 """A filtered V(s) for the algorithms whose policy and value are one ``ActorCriticPolicy``.
 
-The host's ``train`` stays as it is. Three seams of it are watched while it runs: the minibatch that it draws,
-the log-probabilities that it computes, and the step of its optimizer, after which the filter makes its own.
+The critic has a loop of its own beside the host's ``train``, which is called for the policy and left as it
+is: while it runs, the critic's weights are frozen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.common.type_aliases import RolloutBufferSamples
 from torch import Tensor, nn
 
+from kova_rl.filter.observation import MaxRatio
 from kova_rl.head import Solution
 from kova_rl.head.features import Features
+from kova_rl.info import StepInfo
 from kova_rl.posterior import Belief
+from kova_rl.sb3.apart import Apart, as_the_host_draws, frozen
 from kova_rl.sb3.bars import rolled_out
+from kova_rl.sb3.collected import Cuts, ratio_of
 from kova_rl.sb3.critic import FilteredCritic, last_linear, release, solved_head
 from kova_rl.sb3.guard import check_rollout
 from kova_rl.sb3.value_modules import value_modules
+from kova_rl.value_loop import Learner, ValueLoop
 
 __all__ = ["FilteredValue"]
+
+PASSES = 1
+"""Of a filter that is tracked."""
 
 
 class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
     """A mixin for PPO, A2C and TRPO: V(s) is filtered, the policy keeps the host's optimizer."""
 
     policy: ActorCriticPolicy
-    _unfiltered: list[nn.Parameter]
-    """The critic's own weights that its host keeps, where the last layer alone is filtered."""
+    value: ValueLoop | None
+    """What was given as ``value=``: the loop of a critic that keeps the host's optimizer."""
+    loop: ValueLoop | None
+    """The critic's loop, ``kova`` or ``value``; None if the critic learns in the host's."""
+    passes: int
+    """How often the critic goes through a rollout."""
+    value_optimizer: torch.optim.Optimizer | None
+    """The host's kind of optimizer for what of the critic is not filtered; None if there is nothing."""
     noise_inputs = ("ratio", "weight")
     explains_variance = False
+    loops = True
+
+    def __init__(self, *args: Any, value: ValueLoop | Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+        self.value = ValueLoop.of(value)
+        self.loop, self.value_optimizer, self.passes = None, None, 0
+        self._own: list[nn.Parameter] = []
+        self._unfiltered: list[nn.Parameter] = []
+        self._cuts = Cuts()
+        super().__init__(*args, **kwargs)
 
     def _setup_model(self) -> None:
         super()._setup_model()
-        if self.kova is None:
+        self.value = ValueLoop.of(self.value)  # load may have been given a dict
+        if self.kova is not None and self.value is not None:
+            raise ValueError(
+                f"value={self.value!r} is for kova=None: with a filter the same settings are kova's, "
+                "kova=dict(value_passes=...)"
+            )
+        self.loop = self.value if self.kova is None else self.kova
+        if self.loop is None:
             return
-        module, self._unfiltered = value_modules(self.policy, self.kova.layers)
-        self._add_filter("v", module, on_policy=True)
-        release(self.policy.optimizer, module)
+        layers = "none" if self.kova is None else self.kova.layers
+        module, self._unfiltered = value_modules(self.policy, layers)
+        if module is not None:
+            self._add_filter("v", module, MaxRatio())
+        filtered = [] if module is None else [p for p in module.parameters() if p.requires_grad]
+        self._own = [*filtered, *self._unfiltered]
+        release(self.policy.optimizer, self._own)
+        self._add_optimizer(self.loop.value_lr)
+        hosts = self.kova is None or bool(self._unfiltered) or not self._filter_of("v").tracked
+        self.passes = self.loop.value_passes or (self._hosts_passes() if hosts else PASSES)
+
+    def _add_optimizer(self, rate: float | None) -> None:
+        """The host's kind of optimizer, for what of the critic is not filtered."""
+        if not self._unfiltered:
+            if rate is not None:
+                raise ValueError(
+                    f"value_lr={rate} is a rate of the host's optimizer, which has nothing of this critic: "
+                    "leave it out, or pass kova=None and value=dict(value_lr=...)"
+                )
+            return
+        kind: Any = self.policy.optimizer_class
+        start = self.lr_schedule(1) if rate is None else rate
+        self.value_optimizer = kind(self._unfiltered, lr=start, **self.policy.optimizer_kwargs)
+
+    # ------------------------------------------------------------------ learning
+
+    def collect_rollouts(
+        self, env: Any, callback: Any, rollout_buffer: RolloutBuffer, n_rollout_steps: int
+    ) -> bool:
+        self._cuts = Cuts()
+        return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
+
+    def _update_info_buffer(self, infos: list[dict[str, Any]], dones: Any = None) -> None:
+        super()._update_info_buffer(infos, dones)
+        needed = self.loop is not None and self.loop.rewrites
+        if needed and dones is not None and np.any(dones):
+            self._cuts.add(self.rollout_buffer.pos, infos, dones)
 
     def train(self) -> None:
         check_rollout(self.rollout_buffer)
-        if self.kova is None:
+        if self.loop is None:
             super().train()
         else:
-            with self._filtering():
-                super().train()
-            self._note_loss()
+            if self.value_optimizer is not None and self.loop.value_lr is None:
+                self._update_learning_rate(self.value_optimizer)
+            Apart(self, self._permute()).learn()
+            if self._diagnostics["v"].updated:  # the mean comes when the logger is dumped
+                self.logger.record("train/value_loss", self._diagnostics["v"].last_loss)
         loss = self.logger.name_to_value.get("train/entropy_loss")
         if loss is not None:
             self.logger.record("train/entropy", -loss)
 
-    def _note_loss(self) -> None:
-        """The host saw no error of the critic; the mean comes when the logger is dumped."""
-        if self._diagnostics["v"].updated:
-            self.logger.record("train/value_loss", self._diagnostics["v"].last_loss)
+    def _learn_policy(self, epochs: int) -> bool:
+        """So many epochs of the host's; gives whether it would go on."""
+        with frozen(self._own):
+            super().train()
+        return True
 
-    @contextmanager
-    def _filtering(self) -> Iterator[None]:
-        """Each step of the host's optimizer is followed by one of the filter, on the same minibatch."""
-        buffer, policy = self.rollout_buffer, self.policy
-        draw, evaluate = buffer.get, policy.evaluate_actions
-        usual = type(policy).evaluate_actions is ActorCriticPolicy.evaluate_actions
-        assert self.kova is not None
-        layers = self.kova.layers
-        whole = usual and layers == "all"
-        seen: dict[str, Any] = {}
+    def _learner(self) -> Learner:
+        kova = None if self.kova is None else self._filter_of("v")
+        own = (self.value_optimizer, self._unfiltered, self.vf_coef, self.max_grad_norm)
+        return Learner(self.policy.predict_values, kova, *own)
 
-        def get(*args: Any, **kwargs: Any) -> Iterator[Any]:
-            for minibatch in draw(*args, **kwargs):
-                seen["minibatch"] = minibatch
-                yield minibatch
+    def _noted(self, innovation: Tensor, targets: Tensor, info: StepInfo | None) -> None:
+        """One step of the critic, for the logger."""
+        if info is None:
+            self._note("v", targets - innovation, targets)
+        else:
+            self._diagnostics["v"].add(info, targets)
 
-        def evaluate_actions(obs: Any, actions: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-            if whole:  # no error for the host's loss, which is not to move the critic, nor to evaluate it
-                distribution = policy.get_distribution(obs)
-                values, log_prob = seen["minibatch"].returns, distribution.log_prob(actions)
-                entropy = distribution.entropy()
-            else:
-                values, log_prob, entropy = evaluate(obs, actions)
-                values = values.detach() if layers == "all" else values
-            seen["log_prob"] = log_prob.detach()
-            return values, log_prob, entropy
+    def _permute(self) -> Callable[[int], NDArray[Any]]:
+        """Where the critic's minibatches get their order from."""
+        return as_the_host_draws()
 
-        def after(*_: Any) -> None:
-            self._filter_values(seen["minibatch"], seen["log_prob"])
+    def _ratio(self, observations: Any) -> Tensor:
+        """Of the policy as it is to the one that acted."""
+        return ratio_of(self, observations)
 
-        hook = policy.optimizer.register_step_post_hook(after)
-        buffer.get, policy.evaluate_actions = get, evaluate_actions  # type: ignore[method-assign, assignment]
-        try:
-            yield
-        finally:
-            hook.remove()
-            del buffer.get, policy.evaluate_actions  # the instance's; the class has its own
+    def _epochs(self) -> int:
+        """How often the policy goes through a rollout."""
+        return 1
 
-    def _filter_values(self, minibatch: RolloutBufferSamples, log_prob: Tensor) -> None:
-        """One update of V on a minibatch, with the ratio of the new policy to the one that acted."""
-        ratio = torch.exp((log_prob - minibatch.old_log_prob).clamp(-80, 80))  # finite in float32
-        if self.kova is not None and self.kova.layers == "last":
-            self.filters.v.zero_grad()  # of the host's loss, which reaches the head when it alone is filtered
-        predict = self.policy.predict_values
-        self._filter(
-            "v",
-            lambda: predict(minibatch.observations).flatten(),
-            minibatch.returns,
-            ratio=ratio,
-            weight=ratio,
-        )
+    def _hosts_passes(self) -> int:
+        """How often the host's critic goes through a rollout."""
+        return self._epochs()
+
+    def _hosts_batch(self) -> int | None:
+        """Samples in a minibatch of the host's; None for all."""
+        return None
+
+    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
+        modules, variables = super()._get_torch_save_params()
+        return [*modules, *(["value_optimizer"] if self.value_optimizer is not None else [])], variables
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_unfiltered"]
+        ours = ("_unfiltered", "_own", "_cuts", "value_optimizer", "loop", "passes")
+        return [*super()._excluded_save_params(), *ours]
+
+    # ------------------------------------------------------------------ believing
 
     def _heads(self) -> Features:
         return Features(self.policy.predict_values, last_linear(self.policy.value_net))

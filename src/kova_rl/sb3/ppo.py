@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from stable_baselines3 import PPO
 
 from kova_rl.sb3.on_policy import FilteredValue
@@ -12,15 +14,18 @@ __all__ = ["KovaPPO"]
 class KovaPPO(FilteredValue, PPO):
     """Stable-Baselines3's ``PPO`` whose V(s) is tracked by a Kalman filter.
 
-    Targets are the host's GAE returns; the noise of a target is max-ratio, from the policy ratio of its
-    minibatch. After each step of the policy's optimizer, the filter makes one on the same minibatch.
+    Targets are the host's GAE returns; the noise of a target is max-ratio, from the ratio of the policy as it
+    is to the one that acted. The policy's epochs come first, then the filter goes through the rollout.
 
     Args:
         kova: :class:`~kova_rl.sb3.KovaSettings`, or a dict of their fields; None keeps the host's optimizer.
             All other arguments are the host's.
+        value: With ``kova=None``: :class:`~kova_rl.sb3.ValueLoop`, or a dict of its fields, for a critic that
+            keeps the host's optimizer and has the same loop; None is the host's own.
 
     Raises:
-        ValueError: Value clipping (``clip_range_vf``) with a filter, or weights that policy and value share.
+        ValueError: Value clipping (``clip_range_vf``) with a loop of the critic's own, or a filter of weights
+            that policy and value share.
 
     Example:
         >>> model = KovaPPO("MlpPolicy", "CartPole-v1", kova=dict(eta=0.05), n_steps=64, seed=0)
@@ -30,9 +35,32 @@ class KovaPPO(FilteredValue, PPO):
     """
 
     def _setup_model(self) -> None:
-        if self.kova is not None and self.clip_range_vf is not None:
+        if (self.kova is not None or self.value is not None) and self.clip_range_vf is not None:
             raise ValueError(
-                f"clip_range_vf={self.clip_range_vf!r} can't go with a filtered critic, whose innovation is "
-                "never clipped: leave it None, or pass kova=None"
+                f"clip_range_vf={self.clip_range_vf!r} can't go with a critic that has a loop of its own, "
+                "whose innovation is never clipped: leave it None, or pass kova=None and no value="
             )
         super()._setup_model()
+
+    def _epochs(self) -> int:
+        return self.n_epochs
+
+    def _hosts_batch(self) -> int | None:
+        return self.batch_size
+
+    def _learn_policy(self, epochs: int) -> bool:
+        made = 0
+
+        def count(*_: Any) -> None:
+            nonlocal made
+            made += 1
+
+        hook = self.policy.optimizer.register_step_post_hook(count)
+        kept, self.n_epochs = self.n_epochs, epochs
+        try:
+            super()._learn_policy(epochs)
+        finally:
+            self.n_epochs = kept
+            hook.remove()
+        size = self.rollout_buffer.buffer_size * self.rollout_buffer.n_envs
+        return made == epochs * -(-size // self.batch_size)  # fewer if target_kl stopped it

@@ -23,6 +23,7 @@ from kova_rl.filter import covariance, evolution, observation
 from kova_rl.filter.covariance.isotropic import Isotropic
 from kova_rl.sb3.exploration import Draws, Optimism, Thompson
 from kova_rl.sb3.settings import KovaSettings
+from kova_rl.value_loop import ValueLoop
 
 __all__ = ["class_named", "name_of", "rebuilt", "register", "state_of"]
 
@@ -162,7 +163,7 @@ def _ours() -> None:
     for module in (covariance, evolution, observation):
         members = (getattr(module, name) for name in module.__all__)
         _register_all("kova_rl", *(cls for cls in members if dataclasses.is_dataclass(cls)))  # type: ignore[arg-type]
-    _register_all("kova_rl", Isotropic, KovaSettings, Optimism, Thompson)
+    _register_all("kova_rl", Isotropic, KovaSettings, ValueLoop, Optimism, Thompson)
     register("kova_rl.Draws", Draws, instances=True)
 
 

@@ -90,7 +90,7 @@ class KovaSAC(Exploring, FilteredQ, SAC):
         if self.filtered in ("v", "both"):
             module = self.value_net if self.kova.layers == "all" else last_linear(self.value_net)
             self._add_filter("v", module)
-            release(self.value_optimizer, module)
+            release(self.value_optimizer, module.parameters())
         if self.filtered in ("q", "both"):
             self._add_q_filters()
             check_posterior(self.exploration, self._q_filters()[0])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from torch import nn
 
@@ -13,29 +12,30 @@ from kova_rl.filter.covariance import Covariance
 from kova_rl.filter.covariance.base import Prior
 from kova_rl.filter.evolution import Evolution
 from kova_rl.filter.observation import Observation
-from kova_rl.linear import is_linear
 from kova_rl.optimizer import Kova
-from kova_rl.shorthand import chosen, where_it_belongs
+from kova_rl.shorthand import chosen
+from kova_rl.value_loop import ValueLoop
 
 __all__ = ["KovaSettings"]
 
 
 @dataclass(frozen=True)
-class KovaSettings:
+class KovaSettings(ValueLoop):
     """The settings of a filtered critic. What is None is the default of :class:`~kova_rl.Kova`.
 
     Args:
         covariance: What is kept of P, see :mod:`kova_rl.covariance`.
         evolution: How P grows between updates, see :mod:`kova_rl.evolution`.
-        observation: How noisy the targets are, see :mod:`kova_rl.observation`. None is learned, as in
-            ``Kova``, but for PPO, TRPO and A2C: there it is ``MaxRatio()`` on the ratio of the policies,
-            because several passes over one rollout would learn too small a noise; ``Leakage(0.1)`` and the
-            fan-in prior go with it.
+        observation: How noisy the targets are, see :mod:`kova_rl.observation`; None is learned, and
+            with ``Memoryless``, which has nothing to learn it from, the paper's: ``MaxRatio()`` on the ratio of
+            the policies for PPO, TRPO and A2C, ``BatchSize()`` for the others.
         lr: alpha, in (0, 1].
         eta: Short for the default evolution with this ``eta``, as in ``Kova``.
         prior: Short for the default covariance with this ``prior``, as in ``Kova``.
         layers: ``"all"`` of the critic, or its ``"last"`` layer alone; the host's optimizer then keeps the
             others.
+        value_passes: And the other settings of the critic's loop, for PPO, TRPO and A2C: see
+            :class:`~kova_rl.sb3.ValueLoop`.
 
     Raises:
         ValueError: A setting out of range, both ``eta`` and ``evolution``, or both ``prior`` and
@@ -54,38 +54,31 @@ class KovaSettings:
     prior: Prior | None = None
     layers: Literal["all", "last"] = "all"
 
+    argument = "kova"
+    otherwise = "optimizer"
+
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_lr(self.lr)
         check_choice("layers", self.layers, ("all", "last"))
         # Refuses what is out of range, or said twice, here and not when the critic is built.
         chosen(self.covariance, self.evolution, self.observation, self.eta, self.prior)
 
-    @classmethod
-    def of(cls, value: KovaSettings | Mapping[str, Any] | None) -> KovaSettings | None:
-        """Settings from what a user passed: settings, a dict of their fields, or None."""
-        if value is None or isinstance(value, cls):
-            return value
-        names = [field.name for field in fields(cls)]
-        if not isinstance(value, Mapping):
-            raise ValueError(
-                f"kova must be KovaSettings, a dict of {', '.join(names)}, or None for the host's own "
-                f"optimizer, got {value!r}"
-            )
-        unknown = [str(name) for name in value if name not in names]
-        if unknown:
-            raise ValueError(f"kova: {where_it_belongs(unknown, names)}")
-        return cls(**value)
-
-    def build(self, module: nn.Module, on_policy: bool = False) -> Kova:
+    def build(self, module: nn.Module, unlearned: Observation | None = None) -> Kova:
         """A filter of this module.
 
         Args:
             module: The critic, or its last layer.
-            on_policy: Whether the algorithm passes over each rollout several times, which has defaults of its
-                own.
+            unlearned: The algorithm's own noise, for where none was chosen and none can be learned, because
+                the evolution keeps no posterior; None is ``BatchSize()``.
         """
-        linear = self.covariance is None and is_linear(module)
-        kept, grows, noise = chosen(
-            self.covariance, self.evolution, self.observation, self.eta, self.prior, linear, on_policy
+        tracked = self.evolution is None or self.evolution.tracked
+        return Kova(
+            module,
+            lr=self.lr,
+            covariance=self.covariance,
+            evolution=self.evolution,
+            observation=self.observation or (None if tracked else unlearned),
+            eta=self.eta,
+            prior=self.prior,
         )
-        return Kova(module, self.lr, kept, grows, noise)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import spaces
+from numpy.typing import NDArray
 from sb3_contrib import TRPO
-from stable_baselines3.common.type_aliases import RolloutBufferSamples
 from torch import Tensor
-from torch.nn.functional import mse_loss
 
-from kova_rl.sb3.guard import check_rollout
+from kova_rl.sb3.collected import actions_of, observations_of
 from kova_rl.sb3.on_policy import FilteredValue
+from kova_rl.value_loop import Learner, in_chunks
 
 __all__ = ["KovaTRPO"]
 
@@ -21,12 +23,14 @@ __all__ = ["KovaTRPO"]
 class KovaTRPO(FilteredValue, TRPO):
     """sb3-contrib's ``TRPO`` whose V(s) is tracked by a Kalman filter.
 
-    The host's policy step comes first, then ``n_critic_updates`` passes of the filter over the rollout, with
-    max-ratio noise from the ratio of the new policy to the old one.
+    The host's policy step comes first, then the filter goes through the rollout, with max-ratio noise
+    from the ratio of the new policy to the old one.
 
     Args:
         kova: :class:`~kova_rl.sb3.KovaSettings`, or a dict of their fields; None keeps the host's optimizer.
-            All other arguments are the host's.
+            All other arguments are the host's; ``n_critic_updates`` is ``value_passes`` where those are None
+            and the host's optimizer has a part of the critic.
+        value: With ``kova=None``, the loop of a critic that keeps the host's optimizer, as for ``KovaPPO``.
 
     Example:
         >>> model = KovaTRPO("MlpPolicy", "CartPole-v1", n_steps=64, batch_size=32, seed=0).learn(128)
@@ -35,14 +39,11 @@ class KovaTRPO(FilteredValue, TRPO):
     """
 
     def train(self) -> None:
-        check_rollout(self.rollout_buffer)
-        if self.kova is None:
-            TRPO.train(self)
-        else:
-            self._train_filtered()
+        super().train()
         self.logger.record("train/entropy", self._entropy())
 
-    def _train_filtered(self) -> None:
+    def _learn_policy(self, epochs: int) -> bool:
+        """The host's policy step, without its critic's."""
         passes, self.n_critic_updates = self.n_critic_updates, 0
         try:
             with warnings.catch_warnings():
@@ -51,43 +52,27 @@ class KovaTRPO(FilteredValue, TRPO):
                 TRPO.train(self)
         finally:
             self.n_critic_updates = passes
-        for _ in range(passes):
-            for minibatch in self.rollout_buffer.get(self.batch_size):
-                self._learn_values(minibatch)
-        self._note_loss()
+        return True
 
-    def _learn_values(self, minibatch: RolloutBufferSamples) -> None:
-        """The critic's step on one minibatch."""
-        log_prob, _ = self._judge(minibatch)
-        assert self.kova is not None
-        if self.kova.layers == "last":
-            self._learn_features(minibatch)
-        self._filter_values(minibatch, log_prob)
+    def _learner(self) -> Learner:
+        return replace(super()._learner(), factor=1.0, max_norm=None)  # its host has neither
+
+    def _permute(self) -> Callable[[int], NDArray[Any]]:
+        return np.random.permutation  # as the host, which draws for its critic after the policy's step
+
+    def _hosts_passes(self) -> int:
+        return self.n_critic_updates
+
+    def _hosts_batch(self) -> int | None:
+        return self.batch_size
 
     @torch.no_grad()
-    def _judge(self, minibatch: RolloutBufferSamples) -> tuple[Tensor, Tensor]:
-        """The log-probabilities of the actions, and the entropies in their states (or guesses of them)."""
-        actions = minibatch.actions
-        if isinstance(self.action_space, spaces.Discrete):
-            actions = actions.long().flatten()
-        distribution = self.policy.get_distribution(minibatch.observations)
-        log_prob, entropy = distribution.log_prob(actions), distribution.entropy()
-        return log_prob, -log_prob if entropy is None else entropy
-
     def _entropy(self) -> float:
         """The new policy's mean entropy over the rollout, which the host does not log."""
-        buffer = self.rollout_buffer
-        size = buffer.buffer_size * buffer.n_envs
-        parts = np.array_split(np.arange(size), -(-size // self.batch_size))
-        # not buffer.get, whose permutation would move the host's random numbers
-        entropies = [self._judge(buffer._get_samples(part))[1] for part in parts]
-        return float(torch.cat(entropies).mean())
 
-    def _learn_features(self, minibatch: RolloutBufferSamples) -> None:
-        """The host's step for the layers of the critic that are not filtered."""
-        if not self._unfiltered:  # the features are the policy's, and the host lets no value loss move those
-            return
-        values = self.policy.predict_values(minibatch.observations).flatten()
-        self.policy.optimizer.zero_grad()
-        mse_loss(minibatch.returns, values).backward(inputs=self._unfiltered)
-        self.policy.optimizer.step()
+        def entropies(obs: Any, actions: Tensor) -> Tensor:
+            distribution = self.policy.get_distribution(obs)
+            found: Tensor | None = distribution.entropy()
+            return -distribution.log_prob(actions) if found is None else found
+
+        return float(in_chunks(entropies, observations_of(self), actions_of(self)).mean())

@@ -13,18 +13,20 @@ from kova_rl.sb3.critic import refuse_other_layers
 __all__ = ["value_modules"]
 
 
-def value_modules(policy: ActorCriticPolicy, layers: str) -> tuple[nn.Module, list[nn.Parameter]]:
-    """The critic, or its last layer, and the critic's own weights outside of that.
+def value_modules(policy: ActorCriticPolicy, layers: str) -> tuple[nn.Module | None, list[nn.Parameter]]:
+    """The critic, its last layer, or nothing, and the critic's own weights outside of that.
 
     Args:
         policy: Any policy with ``predict_values`` and ``get_distribution``.
-        layers: "all" or "last".
+        layers: "all", "last" or "none".
 
     Raises:
         ValueError: All layers are asked for, and some have weights that the policy uses too.
     """
     value, action = _reached(policy)
     own = [p for p in policy.parameters() if id(p) in value - action]
+    if layers == "none":
+        return None, own
     if layers == "last":
         head = {id(p) for p in policy.value_net.parameters()}
         return policy.value_net, [p for p in own if id(p) not in head]

@@ -68,10 +68,12 @@ class NetworkCritic:
         if weighted and isinstance(self.optimizer, Kova):
             self.optimizer = _weighted(self.optimizer)
         self.replay, self.gamma, self.weighted = Replay(inputs, window, seed), gamma, weighted
+        self._replays = 1.0
 
     def observe(self, batch: Transitions) -> None:
         """Remember the transitions, and learn from a batch of all that is remembered."""
         self.replay.add(batch)
+        self._replays = BATCH / max(1, min(BATCH, len(batch)))
         states, after, rewards, over, weights = self.replay.draw(BATCH)
         with torch.no_grad():
             y = one_step(rewards, self._values(after), over, self.gamma)
@@ -98,13 +100,13 @@ class NetworkCritic:
 
     def _track(self, optimizer: Kova, predict: Callable[[], Tensor], y: Tensor, weights: Tensor) -> None:
         if "weight" in optimizer.observation.inputs:
-            optimizer.step(predict, y, weight=weights)
+            optimizer.step(predict, y, weight=weights, replays=self._replays)
             return
         if self.weighted:
             with torch.no_grad():
                 here = predict()
             y = here + weights * (y - here)
-        optimizer.step(predict, y)
+        optimizer.step(predict, y, replays=self._replays)
 
     def _values(self, states: Tensor) -> Tensor:
         out: Tensor = self.critic(states).squeeze(-1)

@@ -61,8 +61,8 @@ OBSERVATIONS: dict[str, type[observation.Observation]] = {
 }
 
 
-ON_POLICY = ("a2c", "ppo", "trpo")
-"""Algorithms whose defaults are those of passes over rollouts."""
+MAX_RATIO = ("a2c", "ppo", "trpo")
+"""Algorithms whose targets have a policy ratio, from which the paper takes the noise that is not learned."""
 
 
 def check_critic(config: RunConfig) -> None:
@@ -118,9 +118,10 @@ def objects(config: RunConfig) -> tuple[Any, Any, Any]:
     given = config.covariance or ("isotropic" if config.critic == "memoryless" else None)
     if given is None and config.rank is not None:
         given = "low-rank"
-    on_policy = config.algorithm in ON_POLICY
+    if noise is None and config.critic == "memoryless" and config.algorithm in MAX_RATIO:
+        noise = observation.MaxRatio()
     kept = None if given is None else COVARIANCES[given]()
-    structure, evolved, noise = settle(kept, evolved, noise, on_policy=on_policy)
+    structure, evolved, noise = settle(kept, evolved, noise)
     changes: dict[str, Any] = {} if config.rank is None else {"rank": config.rank}
     if config.prior is not None:
         changes["prior"] = covariance.FanIn() if config.prior == "fan-in" else config.prior
