@@ -228,7 +228,7 @@ def test_a_step_above_ten_of_adams_is_said_once(structure: Any, units: int, name
     else:
         (message,) = found
         assert message.startswith(named)
-        assert "covariance.Kronecker(covariance.FanIn()) costs two to four" in message
+        assert "covariance.Kronecker() costs two to four" in message
 
 
 def test_a_dear_critic_of_other_layers_is_not_sent_to_kronecker() -> None:

@@ -52,7 +52,7 @@ def test_the_public_interface_of_the_design() -> None:
 
 def test_defaults_are_a_tracked_filter() -> None:
     optimizer = Kova(members.critic())
-    assert optimizer.covariance == covariance.Kronecker(covariance.FanIn(1.0), 8, None)
+    assert optimizer.covariance == covariance.Kronecker(1.0, 8, None)
     assert optimizer.evolution == evolution.Leakage(0.001)
     assert optimizer.observation == observation.Adaptive()
     assert "73 weights" in repr(optimizer)

@@ -70,7 +70,7 @@ class HostsOptimizer:
     def zero_grad(self) -> None:
         self.inner.zero_grad()
 
-    def step(self, predict: Any, targets: torch.Tensor, look: Any = None) -> StepInfo:
+    def step(self, predict: Any, targets: torch.Tensor, look: Any = None, replays: Any = None) -> StepInfo:
         predictions = predict()
         distance = nn.functional.smooth_l1_loss if self.huber else nn.functional.mse_loss
         loss = self.factor * distance(targets, predictions)
@@ -141,6 +141,7 @@ ALL = (KovaPPO, KovaA2C, KovaTRPO, KovaDQN, KovaDDPG, KovaTD3, KovaSAC)
 def test_the_filter_sees_returns_and_the_policy_ratio(cls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     kova = {"value_first": cls is KovaPPO, "value_passes": 2, "recompute": "each"}
     kova |= {} if cls is KovaPPO else {"recompute": None}
+    kova["observation"] = observation.MaxRatio()
     model = small(cls, "Pendulum-v1", n_steps=40, batch_size=16, kova=kova)  # the last minibatch is short
     seen: list[tuple[int, torch.Tensor, torch.Tensor]] = []
     step = model.filters.v.step
@@ -232,19 +233,15 @@ def test_settings_are_a_dict_or_a_dataclass() -> None:
     )
     two = small(KovaPPO, kova=KovaSettings(covariance=covariance.Diagonal())).filters.v
     assert isinstance(two.covariance, covariance.Diagonal)
-    assert isinstance(two.observation, observation.MaxRatio)
+    assert isinstance(two.observation, observation.Adaptive)
 
 
-def test_the_default_is_that_of_kova_and_on_policy_the_papers_noise() -> None:
-    """Passes over one rollout would teach Adaptive too small a noise."""
-    for algorithm, name in ((KovaDQN, "q"), (KovaSAC, "v")):
+def test_the_default_is_that_of_kova_in_every_class() -> None:
+    usual = Kova(torch.nn.Linear(1, 1))
+    for algorithm, name in ((KovaDQN, "q"), (KovaSAC, "v"), (KovaPPO, "v"), (KovaDDPG, "q0")):
         built = getattr(small(algorithm).filters, name)
-        usual = Kova(torch.nn.Linear(1, 1))
-        assert (built.covariance, built.evolution) == (usual.covariance, usual.evolution)
-        assert built.observation == usual.observation
-    on_policy = small(KovaPPO).filters.v
-    assert on_policy.covariance == covariance.Kronecker(covariance.FanIn())
-    assert (on_policy.evolution, on_policy.observation) == (evolution.Leakage(0.1), observation.MaxRatio())
+        assert (built.covariance, built.observation) == (usual.covariance, usual.observation)
+        assert built.evolution == (usual.evolution if algorithm is KovaPPO else evolution.Leakage(0.01))
     released = small(KovaPPO, kova={"evolution": evolution.Memoryless(0.01)}).filters.v
     assert (released.covariance.prior, released.observation) == (1.0, observation.MaxRatio())
 

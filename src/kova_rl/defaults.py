@@ -14,6 +14,7 @@ def settle(
     evolution: Evolution | None,
     observation: Observation | None,
     linear: bool = True,
+    replayed: bool = False,
 ) -> tuple[Covariance, Evolution, Observation]:
     """Fill in what is None, so that it goes with what is given.
 
@@ -27,6 +28,8 @@ def settle(
         evolution: How P grows between updates.
         observation: How noisy the targets are.
         linear: Whether the critic is made of ``nn.Linear`` layers alone, so that ``Kronecker`` serves.
+        replayed: Whether an algorithm learns control from a replay buffer, where the targets move with the
+            policy and the memory is shorter.
     """
     for name, value, kind in (
         ("covariance", covariance, Covariance),
@@ -38,7 +41,7 @@ def settle(
     if observation is None:
         observation = Adaptive() if evolution is None or evolution.tracked else BatchSize()
     if evolution is None:
-        evolution = Leakage(0.1 if observation.unit_free else 0.001)
+        evolution = Leakage(0.1 if observation.unit_free else 0.01 if replayed else 0.001)
     if covariance is None:
         covariance = Kronecker() if linear and evolution.tracked else LowRank()
     return covariance, evolution, observation

@@ -182,10 +182,10 @@ class Kova(torch.optim.Optimizer):
                 part, so that n looks leave P as one would. What is learned from innovations (``Adaptive``,
                 ``VariableLeakage``, the unit of std) learns at the first look, because those of samples that
                 were already fitted say nothing. ``Memoryless``, which carries no P, takes no notice.
-            replays: How often a sample of a replay buffer is drawn in all: with batches of 64 and an update for
-                every new sample, 64. A sample counts once here too, so the noise is so many times as large;
-                P grows as ever, because time goes on between updates. Noises without a unit take no notice: to
-                them a whole batch is one observation.
+            replays: How often a sample of a replay buffer is drawn in all: 64 with batches of 64 and an
+                update for every new sample. A sample counts once here too, so the noise is so many times as large;
+                P grows as ever, because time goes on between updates. Noises without a unit take no notice:
+                to them a whole batch is one observation.
             **noise_inputs: What the observation noise needs, such as ``ratio=``.
 
         Returns:
@@ -231,15 +231,16 @@ class Kova(torch.optim.Optimizer):
         least = self.observation.least(memory["observation"], innovation)
         if least > 0.0:
             noise = noise.at_least(least)
-        if repeats > 1:
-            noise = Noise(noise.covariance * repeats)
+        unit = self.observation.unit(memory["observation"])
+        if repeats != unit:
+            noise = Noise(noise.covariance * (repeats / unit))
         evidence = Evidence(jacobian, innovation, noise, memory["step"], self._workspace)
         try:
             update = self._updated(memory, evidence, lr, first, looks)
         except KovaError:
             refuse_if_not_finite(targets, predictions, memory["step"])  # then it was the batch's fault
             raise
-        nis = update.nis
+        nis = update.nis / unit
         if not math.isfinite(nis):
             refuse_if_not_finite(targets, predictions, memory["step"])
             raise NonFiniteBatch(
@@ -248,14 +249,15 @@ class Kova(torch.optim.Optimizer):
             )
 
         if memory["step"] == 0:
-            warn_of_scales(innovation, jacobian, self.observation.unit_free)
+            warn_of_scales(innovation, jacobian, self.observation.unit_free or self.observation.learns)
             linear, segments = self._jacobian.may_factor, self._parameters.segments
             warn_if_dear(self._structure, segments, len(innovation), linear, stacklevel=6)
         if repeats > 1:
             nis = noise.one_look(nis, update.predicted_variance(), repeats)
         if first and self.observation.learns:
-            expected = update.predicted_variance()
-            self.observation.observe(memory["observation"], innovation, expected, jacobian.gram)
+            expected = update.predicted_variance() * unit
+            goals = targets.to(innovation)
+            self.observation.observe(memory["observation"], innovation, expected, jacobian.gram, goals)
         update.commit()
         self._parameters.add_(update.delta)
         if first:
@@ -386,7 +388,9 @@ class Kova(torch.optim.Optimizer):
 
     def _unit(self, memory: dict[str, Any]) -> float:
         """The factor s that gives the covariance the unit of the targets squared."""
-        if not self.observation.unit_free or memory["step"] == 0:
+        if not self.observation.unit_free:
+            return self.observation.unit(memory["observation"])
+        if memory["step"] == 0:
             return 1.0
         return self._mean_nis(memory)
 

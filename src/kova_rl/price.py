@@ -30,7 +30,7 @@ def warn_if_dear(
     if times <= DEAR:
         return
     better = (
-        f"covariance.{Kronecker.__name__}(covariance.FanIn()) costs two to four, at any width"
+        f"covariance.{Kronecker.__name__}() costs two to four, at any width"
         if linear
         else "smaller batches, a smaller rank and narrower layers cost less, and so does the last layer alone"
     )

@@ -45,6 +45,8 @@ class FilteredCritic(GuardedEnvironment, SafeSaving, BaseAlgorithm):
     """The inputs of observation noises that the algorithm can give."""
     explains_variance = True
     """Whether the explained variance is ours to write, because the host does not."""
+    replayed = False
+    """Whether the critic learns from a replay buffer."""
     loops = False
     """Whether the critic learns from rollouts with advantages, in a loop that can be set."""
 
@@ -85,7 +87,7 @@ class FilteredCritic(GuardedEnvironment, SafeSaving, BaseAlgorithm):
     def _add_filter(self, name: str, module: nn.Module, unlearned: Observation | None = None) -> None:
         assert self.kova is not None
         refuse_other_layers(module)
-        built = self.kova.build(module, unlearned)
+        built = self.kova.build(module, unlearned, self.replayed)
         missing = set(built.observation.inputs) - set(self.noise_inputs)
         if missing:
             kinds = [kind for kind in Observation.__subclasses__() if isinstance(kind.inputs, tuple)]

@@ -28,6 +28,8 @@ __all__ = ["Exploring", "FilteredQ", "Replaying", "discounts", "flat", "lowest",
 class Replaying(FilteredCritic, OffPolicyAlgorithm):
     """A mixin for algorithms with a replay buffer, from which a sample is drawn again and again."""
 
+    replayed = True
+
     def _replays(self, batch: int) -> float:
         """The samples of all updates over those collected. Updates by the episode can't be counted so: 1."""
         often = self.train_freq

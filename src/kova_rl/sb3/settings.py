@@ -7,6 +7,7 @@ from typing import Literal
 
 from torch import nn
 
+from kova_rl.defaults import settle
 from kova_rl.filter.checks import check_choice, check_lr
 from kova_rl.filter.covariance import Covariance
 from kova_rl.filter.covariance.base import Prior
@@ -25,10 +26,11 @@ class KovaSettings(ValueLoop):
 
     Args:
         covariance: What is kept of P, see :mod:`kova_rl.covariance`.
-        evolution: How P grows between updates, see :mod:`kova_rl.evolution`.
+        evolution: How P grows between updates, see :mod:`kova_rl.evolution`; None is ``Leakage(0.001)``, and
+            ``Leakage(0.01)`` for the algorithms with a replay buffer.
         observation: How noisy the targets are, see :mod:`kova_rl.observation`; None is learned, and
-            with ``Memoryless``, which has nothing to learn it from, the paper's: ``MaxRatio()`` on the ratio of
-            the policies for PPO, TRPO and A2C, ``BatchSize()`` for the others.
+            with ``Memoryless``, which has nothing to learn it from, the paper's: ``MaxRatio()`` on the ratio
+            of the policies for PPO, TRPO and A2C, ``BatchSize()`` for the others.
         lr: alpha, in (0, 1].
         eta: Short for the default evolution with this ``eta``, as in ``Kova``.
         prior: Short for the default covariance with this ``prior``, as in ``Kova``.
@@ -64,21 +66,26 @@ class KovaSettings(ValueLoop):
         # Refuses what is out of range, or said twice, here and not when the critic is built.
         chosen(self.covariance, self.evolution, self.observation, self.eta, self.prior)
 
-    def build(self, module: nn.Module, unlearned: Observation | None = None) -> Kova:
+    def build(self, module: nn.Module, unlearned: Observation | None = None, replayed: bool = False) -> Kova:
         """A filter of this module.
 
         Args:
             module: The critic, or its last layer.
             unlearned: The algorithm's own noise, for where none was chosen and none can be learned, because
                 the evolution keeps no posterior; None is ``BatchSize()``.
+            replayed: Whether it learns from a replay buffer; see :func:`kova_rl.defaults.settle`.
         """
         tracked = self.evolution is None or self.evolution.tracked
+        noise = self.observation or (None if tracked else unlearned)
+        evolution = self.evolution
+        if evolution is None and self.eta is None:
+            _, evolution, _ = settle(None, None, noise, replayed=replayed)
         return Kova(
             module,
             lr=self.lr,
             covariance=self.covariance,
-            evolution=self.evolution,
-            observation=self.observation or (None if tracked else unlearned),
+            evolution=evolution,
+            observation=noise,
             eta=self.eta,
             prior=self.prior,
         )

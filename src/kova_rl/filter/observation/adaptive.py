@@ -19,6 +19,12 @@ SURPRISE = 4.0
 DAMPED = 0.3
 """Share of a surprise that counts as noise while it lasts."""
 
+REACH = 4.0
+"""The prior is too narrow for targets whose mean square is so many times what it expects."""
+
+GROWTH = 4.0
+"""By how much one batch can widen it: a single one that is out of hand does little harm."""
+
 LEAST_VALID = 0.5
 """The least share of what was learned that one surprise leaves: it takes several to forget it."""
 
@@ -43,6 +49,10 @@ class Adaptive(Observation):
     where ``s^2`` scales the prior to the innovations; and the rest of the surprise says how little of what
     was learned still holds, which evolutions that leak take for more to forget.
 
+    The prior is a guess too, and made for targets of order 1. Where their mean square is more than four
+    times what it expects, ``h'P_0 h``, its variances are multiplied by as much; they never shrink. So rewards
+    need no normalisation for the sake of the filter.
+
     It needs a filter that is tracked: with ``Memoryless`` the expected variance never falls, r ends at its
     floor, and the steps blow up.
 
@@ -65,7 +75,11 @@ class Adaptive(Observation):
         check_positive("floor", self.floor)
 
     def init(self, like: Tensor) -> State:
-        return {"variance": like.new_full((), self.initial), "squared": like.new_zeros(()), "valid": 1.0}
+        learned = {"variance": like.new_full((), self.initial), "squared": like.new_zeros(())}
+        return {**learned, "valid": 1.0, "unit": 1.0, "reach": 0.0}
+
+    def unit(self, memory: State) -> float:
+        return float(memory["unit"])
 
     def valid(self, memory: State) -> float:
         return float(memory["valid"])
@@ -81,7 +95,12 @@ class Adaptive(Observation):
         return DAMPED * squared if SURPRISE * usual < squared < math.inf else 0.0
 
     def observe(
-        self, memory: State, innovation: Tensor, predicted_variance: Tensor, gram: Gram | None = None
+        self,
+        memory: State,
+        innovation: Tensor,
+        predicted_variance: Tensor,
+        gram: Gram | None = None,
+        targets: Tensor | None = None,
     ) -> None:
         squared, expected = innovation.square().mean(), predicted_variance.mean()
         noise = squared - expected
@@ -92,8 +111,21 @@ class Adaptive(Observation):
             if usual < float(squared) < math.inf:
                 noise = _unexplained(innovation, gram(), known).to(squared)
                 memory["valid"] = max(LEAST_VALID, usual / max(float(squared - noise), usual))
+        if gram is not None and targets is not None:
+            _widen(memory, float(targets.square().mean()), gram)
         memory["squared"].lerp_(squared, 1 - self.decay)
         memory["variance"].lerp_(noise, 1 - self.decay)
+
+
+def _widen(memory: State, squared: float, gram: Gram) -> None:
+    """Make the prior as wide as the targets are large, if it is far from it."""
+    if not memory["reach"] < squared < math.inf:
+        return
+    expected = float(gram().diagonal().mean())
+    if squared > REACH * memory["unit"] * expected > 0.0:
+        memory["unit"] = min(squared / expected, GROWTH * memory["unit"])
+    else:
+        memory["reach"] = squared
 
 
 def _unexplained(innovation: Tensor, gram: Tensor, known: float) -> Tensor:

@@ -61,6 +61,8 @@ OBSERVATIONS: dict[str, type[observation.Observation]] = {
 }
 
 
+REPLAYED = ("dqn", "ddpg", "sac")
+"""Algorithms that learn from a replay buffer."""
 MAX_RATIO = ("a2c", "ppo", "trpo")
 """Algorithms whose targets have a policy ratio, from which the paper takes the noise that is not learned."""
 
@@ -121,7 +123,7 @@ def objects(config: RunConfig) -> tuple[Any, Any, Any]:
     if noise is None and config.critic == "memoryless" and config.algorithm in MAX_RATIO:
         noise = observation.MaxRatio()
     kept = None if given is None else COVARIANCES[given]()
-    structure, evolved, noise = settle(kept, evolved, noise)
+    structure, evolved, noise = settle(kept, evolved, noise, replayed=config.algorithm in REPLAYED)
     changes: dict[str, Any] = {} if config.rank is None else {"rank": config.rank}
     if config.prior is not None:
         changes["prior"] = covariance.FanIn() if config.prior == "fan-in" else config.prior
