@@ -21,7 +21,7 @@ UNNORMALISED = 100.0
 LARGE = 100.0
 """Innovations whose mean square exceeds so many ``h'P_0 h`` are larger than the prior can explain soon."""
 LARGE_WITHOUT_UNIT = 1e4
-"""The same for a noise that has no unit or learns it. For a linear model it is then nothing, but a network bends."""
+"""The same for a noise that has no unit or finds it. To a linear model it is nothing, but a network bends."""
 
 INPUTS = (1e-2, 30.0)
 """The least norm of a critic's inputs, and their largest root mean square, that are of order 1."""

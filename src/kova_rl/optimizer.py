@@ -183,9 +183,9 @@ class Kova(torch.optim.Optimizer):
                 ``VariableLeakage``, the unit of std) learns at the first look, because those of samples that
                 were already fitted say nothing. ``Memoryless``, which carries no P, takes no notice.
             replays: How often a sample of a replay buffer is drawn in all: 64 with batches of 64 and an
-                update for every new sample. A sample counts once here too, so the noise is so many times as large;
-                P grows as ever, because time goes on between updates. Noises without a unit take no notice:
-                to them a whole batch is one observation.
+                update for every new sample. A sample counts once here too, so the noise is so many times as
+                large; P grows as ever, because time goes on between updates. Noises without a unit take no
+                notice: to them a whole batch is one observation.
             **noise_inputs: What the observation noise needs, such as ``ratio=``.
 
         Returns:
@@ -249,7 +249,8 @@ class Kova(torch.optim.Optimizer):
             )
 
         if memory["step"] == 0:
-            warn_of_scales(innovation, jacobian, self.observation.unit_free or self.observation.learns)
+            scales = self.observation.unit_free or self.observation.finds_unit
+            warn_of_scales(innovation, jacobian, scales)
             linear, segments = self._jacobian.may_factor, self._parameters.segments
             warn_if_dear(self._structure, segments, len(innovation), linear, stacklevel=6)
         if repeats > 1:

@@ -68,6 +68,7 @@ class Adaptive(Observation):
 
     unit_free = False
     learns = True
+    finds_unit = True
 
     def __post_init__(self) -> None:
         check_positive("initial", self.initial)

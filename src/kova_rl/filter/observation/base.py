@@ -54,6 +54,9 @@ class Observation(ABC):
         """The least variance that counts for this batch: above 0 where it comes as a surprise."""
         return 0.0
 
+    finds_unit: bool = False
+    """Whether :meth:`unit` follows the targets."""
+
     def unit(self, memory: State) -> float:
         """What a variance of the filter is in the targets' unit: above 1 where the prior was too narrow."""
         return 1.0
