@@ -17,6 +17,7 @@ from kova_rl.filter.covariance.base import ANY, Accepted, Covariance, Prior, Spr
 from kova_rl.filter.evidence import CHUNK, Evidence, Jacobian, inverse_lower
 from kova_rl.filter.layout import Segment, dimension
 from kova_rl.filter.step import MUCH, State, Update, cholesky
+from kova_rl.filter.symmetric import product
 
 ROUNDS = 2
 """Of subspace iteration in a step."""
@@ -24,9 +25,6 @@ ROUNDS = 2
 EXACT = 100.0
 """Information about a weight, above which what W leaves out is not taken as a difference of squares: the
 rounding errors of that, kept above 0, would add up to information that no batch has given."""
-
-TILE = 32
-"""Rows of G that are computed at a time."""
 
 
 @dataclass(frozen=True)
@@ -100,10 +98,10 @@ class LowRank(Covariance):
         scale = v.rsqrt()
         torch.mul(rows.of(W), (scale * keep).masked_fill_(rows.of(faint), 0.0)[:, None], out=X[:, :r])
         X[:, r:].mul_(scale[:, None])
-        G = _gram(X)
+        G = product(X, X)
         if G.dtype is torch.float32 and MUCH < float(G.diagonal()[r:].sum()) < math.inf:
             X = X.double()  # float32 could not hold what the batch says
-            G = _gram(X)
+            G = product(X, X)
         w = noise.whiten(evidence.innovation)
         z, lower, jitter = _solve(G, w, evidence)  # (I + G)^-1 [0; w]
         delta = rows.spread(torch.mv(X, z).mul_(scale * lr).to(leaked.dtype), leaked)
@@ -200,18 +198,6 @@ def _information(evidence: Evidence, whitened: Tensor) -> Tensor:
     if evidence.noise.is_diagonal:
         return evidence.jacobian.squares(evidence.noise.covariance.reciprocal())
     return torch.cat([part.square().sum(1) for part in whitened.split(CHUNK)])
-
-
-def _gram(X: Tensor) -> Tensor:
-    """``X'X``, of which one triangle is computed and mirrored."""
-    k = X.shape[1]
-    G = X.new_empty(k, k)
-    for start in range(0, k, TILE):
-        stop = min(start + TILE, k)
-        below = torch.mm(X[:, start:stop].T, X[:, :stop], out=G[start:stop, :stop])
-        if start:
-            G[:start, start:stop] = below[:, :start].T
-    return G
 
 
 def _missed(X: Tensor, Q: Tensor, kept: Tensor) -> Tensor:
