@@ -44,10 +44,6 @@ class Observation(ABC):
             gram: Computes ``H' P_0 H``, what the prior expects, for those who ask.
         """
 
-    def least(self, memory: State, innovation: Tensor) -> float:
-        """The least variance that counts for this batch: above 0 where it comes as a surprise."""
-        return 0.0
-
     def valid(self, memory: State) -> float:
         """The share of what was learned that still holds, in (0, 1]: less than 1 after a surprise."""
         return 1.0

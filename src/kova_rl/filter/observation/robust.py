@@ -69,9 +69,6 @@ class Robust(Observation):
             return base * factor
         return base * factor.sqrt() * factor.sqrt()[:, None]
 
-    def least(self, memory: State, innovation: Tensor) -> float:
-        return self.base.least(memory["base"], innovation)
-
     def valid(self, memory: State) -> float:
         return self.base.valid(memory["base"])
 
