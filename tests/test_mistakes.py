@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kova_rl import InvalidBatch, Kova, covariance, evolution, observation
+from kova_rl import InvalidBatch, Kova, KovaError, covariance, evolution, observation
 from tests import members
 
 X = torch.randn(16, 3, generator=torch.Generator().manual_seed(0))
@@ -64,6 +64,19 @@ CALLS: dict[str, tuple[Callable[[nn.Module, Any], object], str]] = {
     "targets alone": (lambda c, o: o.step(targets=Y), "predict must be a function"),
     "a loss": (lambda c, o: o.step(torch_closure(c), Y), "got a single number. If that is a loss"),
 }
+
+
+def test_a_scaler_that_has_no_gradients_of_the_critic_is_told_why() -> None:
+    """Torch would say "No inf checks were recorded for this optimizer", which is no help."""
+    critic, actor = network(), network()
+    optimizer = Kova(critic)
+    before = copy.deepcopy(critic.state_dict())
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(loss_of(actor)).backward()
+    with pytest.raises(KovaError, match=r"optimizer.step\(predict, targets\) without the scaler"):
+        scaler.step(optimizer, lambda: critic(X).squeeze(-1), Y)
+    for name, value in critic.state_dict().items():
+        assert torch.equal(value, before[name])
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -78,7 +78,7 @@ def test_algorithms_know_how_often_a_sample_is_drawn(cls: type, arguments: dict,
 # ------------------------------------------------------------------ targets out of the prior's reach
 
 
-def regression(scale: float, steps: int = 60) -> tuple[Kova, nn.Linear, torch.Tensor]:
+def regression(scale: float, steps: int = 1200) -> tuple[Kova, nn.Linear, torch.Tensor]:
     """A linear critic after some batches of targets of this size; and the true weights."""
     torch.manual_seed(0)
     true, critic = scale * torch.randn(WEIGHTS), nn.Linear(WEIGHTS, 1, bias=False)

@@ -137,6 +137,16 @@ def small(cls: Any, env: Any = None, **kwargs: Any) -> Any:
 ALL = (KovaPPO, KovaA2C, KovaTRPO, KovaDQN, KovaDDPG, KovaTD3, KovaSAC)
 
 
+@pytest.mark.parametrize("cls", [KovaTD3, KovaDDPG, KovaSAC])
+def test_the_actors_step_computes_no_gradients_of_a_filtered_critic(cls: Any) -> None:
+    """The host computes them and throws them away."""
+    own = {"value_network": False} if cls is KovaSAC else {}
+    model = small(cls, **own).learn(24)
+    assert model._n_updates > 0
+    assert all(p.grad is None for p in model.critic.parameters())
+    assert any(p.grad is not None for p in model.actor.parameters())
+
+
 @pytest.mark.parametrize("cls", [KovaPPO, KovaTRPO])
 def test_the_filter_sees_returns_and_the_policy_ratio(cls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     kova = {"value_first": cls is KovaPPO, "value_passes": 2, "recompute": "each"}

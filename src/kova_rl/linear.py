@@ -63,9 +63,7 @@ class Layer:
         """Write ``[a, 1]``, whitened, into N x cols."""
         weight, bias = self.linear.weight, self.linear.bias
         if weight:
-            part = out[:, weight.columns].copy_(self.a)
-            if weight.root != 1.0:
-                part.mul_(weight.root)
+            torch.mul(self.a, weight.root, out=out[:, weight.columns])
         if bias:
             out[:, bias.columns] = bias.root
 

@@ -228,9 +228,6 @@ class Kova(torch.optim.Optimizer):
         predictions, jacobian = self._jacobian(predict, self._dtype)
         innovation = innovation_of(targets, predictions, self._dtype)
         noise = Noise(self.observation.covariance(memory["observation"], innovation, noise_inputs))
-        least = self.observation.least(memory["observation"], innovation)
-        if least > 0.0:
-            noise = noise.at_least(least)
         unit = self.observation.unit(memory["observation"])
         if repeats != unit:
             noise = Noise(noise.covariance * (repeats / unit))
@@ -371,6 +368,17 @@ class Kova(torch.optim.Optimizer):
     def tracked(self) -> bool:
         """Whether there is a posterior. ``Memoryless`` keeps none."""
         return self._structure.tracked
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """What torch's ``GradScaler`` asks an optimizer before it steps; here the place for a clear word."""
+        if all(p.grad is None for p in self._parameters.tensors):
+            raise KovaError(
+                "a GradScaler has nothing to unscale here: Kova computes the gradients of its predictions "
+                "itself, in float32 or float64, and needs no loss.backward(). Call "
+                "optimizer.step(predict, targets) without the scaler, also inside torch.autocast"
+            )
+        return False
 
     def _refuse_inside_sampled(self, what: str) -> None:
         if self._sampling:

@@ -14,9 +14,15 @@ class Change:
     bounded = True
     """Whether ``P- <= P_0`` follows from ``P <= P_0``, after the update at the latest."""
 
+    @property
+    def affine(self) -> tuple[float, float]:
+        """``P- = scale P + shift I``; of a change of another kind, what is left of it without that."""
+        return 1.0, 0.0
+
     def grown(self, variance: float) -> float:
         """The largest variance after the prediction, given that before it."""
-        return variance
+        scale, shift = self.affine
+        return scale * variance + shift
 
     def opened(self, share: float) -> Change:
         """The same, where only this share of what was learned still holds; most take no notice."""
@@ -53,8 +59,9 @@ class Scaled(Change):
 
     bounded = False
 
-    def grown(self, variance: float) -> float:
-        return self.factor * variance
+    @property
+    def affine(self) -> tuple[float, float]:
+        return self.factor, 0.0
 
     def part(self, looks: int) -> Scaled:
         return Scaled(self.factor ** (1 / looks))
@@ -71,8 +78,9 @@ class Shifted(Change):
     def bounded(self) -> bool:  # type: ignore[override]
         return self.scale + self.shift <= 1.0
 
-    def grown(self, variance: float) -> float:
-        return self.scale * variance + self.shift
+    @property
+    def affine(self) -> tuple[float, float]:
+        return self.scale, self.shift
 
     def part(self, looks: int) -> Shifted:
         scale = self.scale ** (1 / looks)
@@ -98,5 +106,6 @@ class Restart(Change):
 
     bounded = False
 
-    def grown(self, variance: float) -> float:
-        return self.variance
+    @property
+    def affine(self) -> tuple[float, float]:
+        return 0.0, self.variance

@@ -159,6 +159,13 @@ class Noise:
             return whitened.diagonal() * self.covariance
         return (self._root @ whitened).mul_(self._root).sum(1)
 
+    def explained(self, lower: Tensor) -> Tensor:
+        """The diagonal of ``S - P_n``, for S whitened by the noise as ``lower lower'``."""
+        if self.is_diagonal:
+            return lower.square().sum(1).sub_(1.0).mul_(self.covariance)
+        root = self._root.to(lower.dtype)
+        return (root @ lower).square_().sum(1).sub_(root.square().sum(1))
+
 
 class Workspace:
     """Buffers that outlive a step: fresh memory for N x d numbers costs as much as a pass over them."""

@@ -10,22 +10,18 @@ import torch
 from torch import Tensor
 
 from kova_rl.errors import NotPositiveDefinite
-from kova_rl.filter.change import Change, Directional, Leak, Restart, Scaled, Shifted
-from kova_rl.filter.covariance.parts.matrices import REST
+from kova_rl.filter.change import Change, Directional, Leak
+from kova_rl.filter.covariance.parts.matrices import forgotten
 
 
 def predict(change: Change, P: Tensor, step: int) -> Tensor:
     """P- as a new d x d matrix; a ``Directional`` change waits for the observation, see :func:`inflation`."""
-    match change:
-        case Restart(variance):
-            return torch.eye(len(P), dtype=P.dtype, device=P.device).mul_(variance)
-        case Scaled(factor):
-            return _affine(P, scale=factor)
-        case Shifted(scale, shift):
-            return _affine(P, scale, shift)
-        case Leak(eta) if eta > 0.0:
-            return _affine(_leaked(P, eta, step))
-    return _affine(P)
+    if isinstance(change, Leak) and change.eta > 0.0:
+        P = _leaked(P, change.eta, step)
+    kept, own = forgotten(P.diagonal(), *change.affine)
+    predicted = P * kept
+    predicted.diagonal().add_(own)
+    return predicted
 
 
 def inflation(change: Change, ratio: float) -> float:
@@ -53,16 +49,3 @@ def _leaked(P: Tensor, eta: float, step: int) -> Tensor:
         )
     leaked = torch.cholesky_solve(P, lower)
     return leaked.add(leaked.T).mul_(0.5)
-
-
-def _affine(P: Tensor, scale: float = 1.0, shift: float = 0.0) -> Tensor:
-    """``scale P + shift I``, but for rounding.
-
-    The last digits of a stored P mean nothing, so a step forgets a few of its correlations' and none of
-    its variances', which keeps P positive definite.
-    """
-    rest = REST * torch.finfo(P.dtype).eps
-    own = P.diagonal().clamp(max=1.0).mul_(scale * rest).add_(shift)
-    predicted = P * (scale * (1 - rest))
-    predicted.diagonal().add_(own)
-    return predicted

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kova_rl.posterior import Belief
 from kova_rl.sb3.guard import check_batch
-from kova_rl.sb3.off_policy import FilteredQ, discounts
+from kova_rl.sb3.off_policy import FilteredQ, discounts, step_actor
 
 __all__ = ["KovaDDPG", "KovaTD3"]
 
@@ -64,9 +64,7 @@ class KovaTD3(FilteredQ, TD3):
     def _learn_policy(self, data: Any) -> float:
         """The host's step of the actor and of the targets."""
         actor_loss = -self.critic.q1_forward(data.observations, self.actor(data.observations)).mean()
-        self.actor.optimizer.zero_grad()
-        actor_loss.backward()
-        self.actor.optimizer.step()
+        step_actor(actor_loss, self.actor.optimizer)
         polyak_update(self.critic.parameters(), self.critic_target.parameters(), self.tau)
         polyak_update(self.actor.parameters(), self.actor_target.parameters(), self.tau)
         polyak_update(self.critic_batch_norm_stats, self.critic_batch_norm_stats_target, 1.0)

@@ -22,7 +22,7 @@ from kova_rl.sb3.bars import replayed
 from kova_rl.sb3.critic import FilteredCritic, last_linear, release, solved_head
 from kova_rl.sb3.exploration import Exploration
 
-__all__ = ["Exploring", "FilteredQ", "Replaying", "discounts", "flat", "lowest", "repeated"]
+__all__ = ["Exploring", "FilteredQ", "Replaying", "discounts", "flat", "lowest", "repeated", "step_actor"]
 
 
 class Replaying(FilteredCritic, OffPolicyAlgorithm):
@@ -97,8 +97,8 @@ class FilteredQ(Replaying):
         """
         filtered = [name for name in vars(self.filters) if name.startswith("q")]
         loss = 0.0
-        self.critic.zero_grad()  # also what the actor's loss has left there
         if not filtered or (self.kova is not None and self.kova.layers == "last"):
+            self.critic.zero_grad()
             values = self.critic(data.observations, data.actions)
             for index, q in enumerate(values):
                 self._note(f"q{index}", q, targets)
@@ -166,6 +166,14 @@ class FilteredQ(Replaying):
         flat = actions.reshape(-1, *(self.action_space.shape or ())).cpu().numpy()
         scaled = self.policy.scale_action(flat)
         return torch.as_tensor(scaled, dtype=torch.float32, device=self.device).flatten(1)
+
+
+def step_actor(loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
+    """The host's step of the actor, without the gradients of the critic's weights, which nobody reads."""
+    optimizer.zero_grad()
+    inputs = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    loss.backward(inputs=inputs)
+    optimizer.step()
 
 
 def flat(network: nn.Module, inputs: Tensor) -> Tensor:

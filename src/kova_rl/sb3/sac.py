@@ -19,7 +19,7 @@ from kova_rl.posterior import Belief
 from kova_rl.sb3.critic import last_linear, release
 from kova_rl.sb3.exploration import Draws, Exploration, check_exploration, check_posterior
 from kova_rl.sb3.guard import check_batch
-from kova_rl.sb3.off_policy import Exploring, FilteredQ, discounts, flat, lowest, repeated
+from kova_rl.sb3.off_policy import Exploring, FilteredQ, discounts, flat, lowest, repeated, step_actor
 from kova_rl.sb3.state_value import StateValue
 
 __all__ = ["KovaSAC"]
@@ -141,9 +141,7 @@ class KovaSAC(Exploring, FilteredQ, SAC):
             seen["v_loss"] = self._learn_v(data, (q - ent_coef * log_prob).detach().flatten())
         actor_loss = (ent_coef * log_prob - q).mean()
         seen["actor_loss"] = actor_loss.item()
-        self.actor.optimizer.zero_grad()
-        actor_loss.backward()
-        self.actor.optimizer.step()
+        step_actor(actor_loss, self.actor.optimizer)
         return seen
 
     def _learn_ent_coef(self, log_prob: Tensor) -> tuple[Tensor, dict[str, float]]:

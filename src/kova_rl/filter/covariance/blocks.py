@@ -16,6 +16,7 @@ from kova_rl.filter.covariance.parts import Matrices, Part, Roots
 from kova_rl.filter.evidence import Evidence, Jacobian, Noise
 from kova_rl.filter.layout import Blocks, Segment
 from kova_rl.filter.step import MUCH, Gain, State, Update, check_finite_gram, directional_gain, gain
+from kova_rl.filter.symmetric import product
 
 FLUSH_EVERY = 64
 """Steps between two looks for numbers that have decayed into nothing."""
@@ -93,11 +94,12 @@ class BlockDiagonal(Covariance):
             made = gain(M, noise, evidence, lr)
         z, c = made.z.to(H.dtype), made.c.to(H.dtype) if isinstance(made.c, Tensor) else made.c
         U = torch.mm(B, made.T.to(H.dtype), out=H)
-        delta = torch.cat([part.moved(part.rows(U), z) for part in parts]).to(evidence.innovation.dtype)
+        shares = [(part, part.rows(U)) for part in parts]
+        delta = torch.cat([part.moved(rows, z) for part, rows in shares]).to(evidence.innovation.dtype)
 
         def commit() -> None:
-            for part in parts:
-                part.commit(part.rows(U), c)
+            for part, rows in shares:
+                part.commit(rows, c)
                 if evidence.step % FLUSH_EVERY == 0:
                     part.flush()
 
@@ -114,7 +116,7 @@ class BlockDiagonal(Covariance):
         left, right = H.clone(), torch.empty_like(H)
         for part in self.parts(state):
             B = part.observe(part.rows(H), part.rows(right))
-            if not isinstance(part, Matrices):  # then B is half of it
+            if part.halved:
                 part.rows(left).copy_(B)
         return Spread.of(left, right)
 
@@ -125,7 +127,7 @@ class BlockDiagonal(Covariance):
 
 def _says_much(parts: list[Part], M: Tensor, noise: Noise) -> bool:
     """Whether float32 would lose what the batch says, and the parts could keep it."""
-    narrow = M.dtype is torch.float32 and not any(isinstance(part, Matrices) for part in parts)
+    narrow = M.dtype is torch.float32 and all(part.halved for part in parts)
     return narrow and float(M.trace()) > MUCH * noise.smallest
 
 
@@ -136,20 +138,22 @@ def _representable(evidence: Evidence, parts: list[Part], H: Tensor, M: Tensor) 
     that takes the curvature of the critic for information, and blows up.
     """
     noise, flat = evidence.noise, H.view(-1)
-    rounding = EXACT * torch.finfo(evidence.innovation.dtype).eps * float(flat.dot(flat)) / H.shape[1]
-    stored = (part.floor(part.rows(H), M, noise.smallest) for part in parts)
+    squared, seen = float(flat.dot(flat)), float(M.trace())
+    rounding = EXACT * torch.finfo(evidence.innovation.dtype).eps * squared / H.shape[1]
+    stored = (part.floor(part.rows(H), squared, seen, noise.smallest) for part in parts)
     return noise.at_least(max(rounding, *stored))
 
 
 def _observe(parts: list[Part], H: Tensor, B: Tensor) -> Tensor:
     """Fill B, and return ``H' P- H``."""
-    M: Tensor | None = None
     for part in parts:
-        seen = part.observe(part.rows(H), part.rows(B))
-        share = part.gram(part.rows(H), seen)
-        M = share if M is None else M.add_(share)
-    assert M is not None
-    return M
+        part.observe(part.rows(H), part.rows(B))
+    halved = [part.halved for part in parts]
+    if all(halved):
+        return product(B, B)
+    if any(halved):
+        H = torch.cat([part.rows(B if part.halved else H).flatten(0, 1) for part in parts])
+    return product(H, B)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,10 @@ HARD = 32
 """Units of rounding of ``tr H'P_0 H`` below which float32 would lose the noise, so that float64 solves."""
 LARGE = 128
 """Samples from which on a symmetric product is worth halving."""
+WIDE = 256
+"""Rows of a factor above which it is so too."""
+TILES = 4
+"""Parts in which that is done."""
 SAMPLES = 64
 """Rows of a batch that are enough for a mean over many batches, where the layer is not exact anyhow."""
 RIDGE = 16
@@ -211,27 +215,44 @@ class _Batch:
             weighed_a, weighed_b = a * for_a, b * for_b
         else:
             weighed_a, weighed_b = (W * (b @ b.T)) @ a, (W * (a @ a.T)) @ b
-        layer["inputs"].addmm_(a.T, weighed_a, beta=keep, alpha=lr)
-        layer["outputs"].addmm_(b.T, weighed_b, beta=keep, alpha=lr)
+        _add(layer["inputs"], a, weighed_a, keep, lr)
+        _add(layer["outputs"], b, weighed_b, keep, lr)
+
+
+def _add(factor: Tensor, left: Tensor, right: Tensor, keep: float, lr: float) -> None:
+    """``factor <- keep factor + lr left' right``, which is symmetric: of a large one its lower half."""
+    if factor.shape[0] <= WIDE:
+        factor.addmm_(left.T, right, beta=keep, alpha=lr)
+        return
+    for start, stop in _tiles(factor.shape[0]):
+        part = factor[start:stop, :stop]
+        part.addmm_(left[:, start:stop].T, right[:, :stop], beta=keep, alpha=lr)
 
 
 def _gram(left: Pairs, right: Pairs) -> Tensor:
-    """A sum over layers of elementwise products, N x N and symmetric: a quarter of it is a copy."""
-    n = len(left[0][0])
-    half = n // 2 if n >= LARGE else n
-    top = _block(left, right, slice(half), slice(half))
-    if half == n:
-        return top
-    bottom = _block(left, right, slice(half, n), slice(n))
-    out = top.new_empty(n, n)
-    out[:half, :half], out[:half, half:], out[half:] = top, bottom[:, :half].T, bottom
+    """A sum over layers of elementwise products, N x N and symmetric: of large ones a triangle is a copy."""
+    n = left[0][0].shape[0]
+    if n < LARGE:
+        return _block(left, right, 0, n)
+    out = left[0][0].new_empty(n, n)
+    for start, stop in _tiles(n):
+        out[start:stop, :stop] = _block(left, right, start, stop)
+        out[:start, start:stop] = out[start:stop, :start].T
     return out
 
 
-def _block(left: Pairs, right: Pairs, rows: slice, cols: slice) -> Tensor:
+def _tiles(n: int) -> Iterator[tuple[int, int]]:
+    """A few ranges of rows, of which a symmetric product needs only what is left of their last."""
+    size = -(-n // TILES)
+    for start in range(0, n, size):
+        yield start, min(start + size, n)
+
+
+def _block(left: Pairs, right: Pairs, start: int, stop: int) -> Tensor:
+    """Rows ``start`` to ``stop`` of it, and as many columns as there are up to there."""
     out: Tensor | None = None
     for (a, b), (c, d) in zip(left, right, strict=True):
-        inner, outer = torch.mm(a[rows], c[cols].T), torch.mm(b[rows], d[cols].T)
+        inner, outer = torch.mm(a[start:stop], c[:stop].T), torch.mm(b[start:stop], d[:stop].T)
         out = inner.mul_(outer) if out is None else out.addcmul_(inner, outer)
     assert out is not None
     return out

@@ -17,6 +17,7 @@ from kova_rl.filter.covariance.base import ANY, Accepted, Covariance, Prior, Spr
 from kova_rl.filter.evidence import CHUNK, Evidence, Jacobian, inverse_lower
 from kova_rl.filter.layout import Segment, dimension
 from kova_rl.filter.step import MUCH, State, Update, cholesky
+from kova_rl.filter.symmetric import product
 
 ROUNDS = 2
 """Of subspace iteration in a step."""
@@ -86,51 +87,52 @@ class LowRank(Covariance):
         keep = (1 - eta) ** 0.5
         W, squares = state["factor"], state["squares"]
         leaked = state["diagonal"].mul(1 - eta).add_(eta)
-        H = noise.whitened(evidence.jacobian, out=work.buffer("H", len(W), len(evidence.innovation), W))
+        # X = [W, H L^-T] in coordinates where diag(v) is the identity: its Gram matrix is G.
+        d, k = W.shape[0], r + evidence.innovation.shape[0]
+        X = work.buffer("X", d, k, W)
+        H = noise.whitened(evidence.jacobian, out=X[:, r:])
         information = _information(evidence, H)
         # Rows that nothing observes decay for ever; subnormal numbers would be many times slower.
         faint = squares < torch.finfo(W.dtype).eps ** 3
-        rows = _Rows.where(information != 0, faint)  # not finite is not 0
+        rows = _Rows.without(faint.logical_and(information == 0))  # not finite is not 0
+        if rows.index is not None:
+            X = rows.of(X, work.buffer("rows of X", rows.index.shape[0], k, W))
         v = rows.of(leaked)
         scale = v.rsqrt()
-        # X = [W, H L^-T] in coordinates where diag(v) is the identity: its Gram matrix is G.
-        X_W = work.buffer("W", len(v), r, v)
-        torch.mul(rows.of(W, X_W), (scale * keep).masked_fill_(rows.of(faint), 0.0)[:, None], out=X_W)
-        X_H = (H if rows.all else rows.of(H, work.buffer("rows of H", len(v), H.shape[1], v))).mul_(
-            scale[:, None]
-        )
-        G = _gram(X_W, X_H)
+        torch.mul(rows.of(W), (scale * keep).masked_fill_(rows.of(faint), 0.0)[:, None], out=X[:, :r])
+        X[:, r:].mul_(scale[:, None])
+        G = product(X, X)
         if G.dtype is torch.float32 and MUCH < float(G.diagonal()[r:].sum()) < math.inf:
-            X_W, X_H = X_W.double(), X_H.double()  # float32 could not hold what the batch says
-            G = _gram(X_W, X_H)
+            X = X.double()  # float32 could not hold what the batch says
+            G = product(X, X)
         w = noise.whiten(evidence.innovation)
-        z, jitter = _solve(G, w, evidence)  # (I + G)^-1 [0; w]
-        moved = torch.mv(X_W, z[:r]).addmv_(X_H, z[r:])
-        delta = rows.spread(moved.mul_(scale * lr).to(leaked.dtype), leaked)
+        z, lower, jitter = _solve(G, w, evidence)  # (I + G)^-1 [0; w]
+        delta = rows.spread(torch.mv(X, z).mul_(scale * lr).to(leaked.dtype), leaked)
 
         def predicted_variance() -> Tensor:
-            # H'P-H = G_HH - G_HW (I + G_WW)^-1 G_WH, in units of the noise.
-            inner = G[:r, :r] + torch.eye(r, dtype=G.dtype, device=G.device)
-            root = G[r:, :r] @ inverse_lower(torch.linalg.cholesky(inner)).T
-            return noise.diagonal_of((G[r:, r:] - root @ root.T).to(w.dtype)).clamp_(min=0.0)
+            # H'P-H = G_HH - G_HW (I + G_WW)^-1 G_WH: a Schur complement, less the I of S, in units of P_n.
+            return noise.explained(lower[r:, r:]).to(w.dtype).clamp_(min=0.0)
 
         def commit() -> None:
             Q = _directions(G, lr, r)
             if lr != 1.0:
-                X_H.mul_(lr**0.5)
+                X[:, r:].mul_(lr**0.5)
             gained = rows.of(information).mul(lr).add_(rows.of(squares), alpha=keep**2)
-            kept = torch.mm(X_H, Q[r:], out=work.buffer("kept", len(v), r, X_W)).addmm_(X_W, Q[:r])
-            left = _left(X_W, X_H, Q, kept).mul_(v) if float(gained.max()) > EXACT else None
+            plain = rows.index is None and X.dtype is W.dtype
+            kept = torch.mm(X, Q, out=W if plain else work.buffer("kept", X.shape[0], r, X))
+            strong = (gained > EXACT).nonzero().squeeze(1) if float(gained.max()) > EXACT else None
+            missed = None if strong is None else _missed(X[strong], Q, kept[strong]).mul_(v[strong])
             kept = kept.div_(scale[:, None]).to(v.dtype)
             weighed = torch.linalg.vecdot(kept, kept)
-            if left is None:
-                left = gained.sub_(weighed).clamp_(min=0.0)
+            left = gained.sub_(weighed).clamp_(min=0.0)
+            if strong is not None and missed is not None:
+                left[strong] = missed.to(v.dtype)
             # What is not kept in W stays on the diagonal.
-            rows.write(state["diagonal"].copy_(leaked), left.to(v.dtype).add_(v))
+            rows.write(state["diagonal"].copy_(leaked), left.add_(v))
             rows.write(squares, weighed)
             rows.write(W, kept)
 
-        nis = w.to(z.dtype).dot(z[r:]).item() / len(w)
+        nis = w.to(z.dtype).dot(z[r:]).item() / w.shape[0]
         return Update(delta, nis, predicted_variance, commit, jitter)
 
     def _whitened_root(self, state: State) -> tuple[Tensor, Tensor, Tensor]:
@@ -172,12 +174,11 @@ class _Rows:
 
     def __init__(self, index: Tensor | None) -> None:
         self.index = index
-        self.all = index is None
 
     @classmethod
-    def where(cls, observed: Tensor, faint: Tensor) -> _Rows:
-        index = torch.logical_or(observed, ~faint).nonzero().squeeze(1)
-        return cls(index if 0 < len(index) <= cls.WORTH * len(observed) else None)
+    def without(cls, idle: Tensor) -> _Rows:
+        count, busy = idle.shape[0], idle.shape[0] - int(idle.count_nonzero())
+        return cls((~idle).nonzero().squeeze(1) if 0 < busy <= cls.WORTH * count else None)
 
     def of(self, whole: Tensor, out: Tensor | None = None) -> Tensor:
         """These rows, in ``out`` if they are not all; then it is the tensor itself."""
@@ -202,33 +203,22 @@ def _information(evidence: Evidence, whitened: Tensor) -> Tensor:
     return torch.cat([part.square().sum(1) for part in whitened.split(CHUNK)])
 
 
-def _gram(W: Tensor, H: Tensor) -> Tensor:
-    """``[W, H]' [W, H]``."""
-    r, k = W.shape[1], W.shape[1] + H.shape[1]
-    G = W.new_empty(k, k)
-    torch.mm(W.T, W, out=G[:r, :r])
-    torch.mm(H.T, W, out=G[r:, :r])
-    torch.mm(H.T, H, out=G[r:, r:])
-    G[:r, r:] = G[r:, :r].T
-    return G
-
-
-def _left(W: Tensor, H: Tensor, Q: Tensor, kept: Tensor) -> Tensor:
-    """The squared rows of ``X - X Q Q'``, for ``X = [W, H]``, which is overwritten, and ``kept = X Q``."""
-    W.addmm_(kept, Q[: W.shape[1]].T, alpha=-1.0)
-    H.addmm_(kept, Q[W.shape[1] :].T, alpha=-1.0)
-    squares: Tensor = torch.linalg.vecdot(W, W).add_(torch.linalg.vecdot(H, H))
+def _missed(X: Tensor, Q: Tensor, kept: Tensor) -> Tensor:
+    """The squared rows of ``X - X Q Q'``, for X, which is overwritten, and ``kept = X Q``."""
+    X.addmm_(kept, Q.T, alpha=-1.0)
+    squares: Tensor = torch.linalg.vecdot(X, X)
     return squares
 
 
-def _solve(G: Tensor, w: Tensor, evidence: Evidence) -> tuple[Tensor, float]:
-    """``(I + G)^-1 [0; w]``, and the jitter that it took."""
+def _solve(G: Tensor, w: Tensor, evidence: Evidence) -> tuple[Tensor, Tensor, float]:
+    """``(I + G)^-1 [0; w]``, the factor of ``I + G``, and the jitter that it took."""
+    first = G.shape[0] - w.shape[0]
     inner = G.clone()
     inner.diagonal().add_(1.0)
-    lower, jitter = cholesky(inner, evidence, first=len(G) - len(w))
-    right = G.new_zeros(len(G), 1)
-    right[len(G) - len(w) :, 0] = w
-    return torch.cholesky_solve(right, lower)[:, 0], jitter
+    lower, jitter = cholesky(inner, evidence, first)
+    right = G.new_zeros(G.shape[0], 1)
+    right[first:, 0] = w
+    return torch.cholesky_solve(right, lower)[:, 0], lower, jitter
 
 
 def _directions(G: Tensor, lr: float, r: int) -> Tensor:

@@ -85,15 +85,15 @@ class Adaptive(Observation):
     def valid(self, memory: State) -> float:
         return float(memory["valid"])
 
-    def covariance(self, memory: State, innovation: Tensor, inputs: Inputs) -> Tensor:
-        learned = torch.maximum(memory["squared"] * self.floor, memory["variance"])
-        tiny = torch.finfo(innovation.dtype).tiny ** 0.5  # all targets met exactly
-        return learned.clamp(min=tiny).expand_as(innovation)
+    def _known(self, memory: State) -> float:
+        """What was learned of the noise."""
+        return max(float(memory["squared"]) * self.floor, float(memory["variance"]))
 
-    def least(self, memory: State, innovation: Tensor) -> float:
-        squared = float(innovation.square().mean())
-        usual = max(float(memory["squared"]), float(memory["variance"]))
-        return DAMPED * squared if SURPRISE * usual < squared < math.inf else 0.0
+    def covariance(self, memory: State, innovation: Tensor, inputs: Inputs) -> Tensor:
+        squared, usual = _mean_square(innovation), max(float(memory["squared"]), float(memory["variance"]))
+        tiny = torch.finfo(innovation.dtype).tiny ** 0.5  # all targets met exactly
+        least = DAMPED * squared if SURPRISE * usual < squared < math.inf else tiny
+        return torch.full_like(innovation, max(least, self._known(memory)))
 
     def observe(
         self,
@@ -103,19 +103,21 @@ class Adaptive(Observation):
         gram: Gram | None = None,
         targets: Tensor | None = None,
     ) -> None:
-        squared, expected = innovation.square().mean(), predicted_variance.mean()
-        noise = squared - expected
+        squared, expected = _mean_square(innovation), float(predicted_variance.mean())
+        noise, known = squared - expected, self._known(memory)
         memory["valid"] = 1.0
-        if gram is not None:
-            known = float(torch.maximum(memory["squared"] * self.floor, memory["variance"]))
-            usual = SURPRISE * (known + float(expected))
-            if usual < float(squared) < math.inf:
-                noise = _unexplained(innovation, gram(), known).to(squared)
-                memory["valid"] = max(LEAST_VALID, usual / max(float(squared - noise), usual))
+        usual = SURPRISE * (known + expected)
+        if gram is not None and usual < squared < math.inf:
+            noise = float(_unexplained(innovation, gram(), known))
+            memory["valid"] = max(LEAST_VALID, usual / max(squared - noise, usual))
         if gram is not None and targets is not None:
-            _widen(memory, float(targets.square().mean()), gram)
-        memory["squared"].lerp_(squared, 1 - self.decay)
-        memory["variance"].lerp_(noise, 1 - self.decay)
+            _widen(memory, _mean_square(targets), gram)
+        for name, value in (("squared", squared), ("variance", noise)):
+            memory[name].mul_(self.decay).add_((1 - self.decay) * value)
+
+
+def _mean_square(values: Tensor) -> float:
+    return values.dot(values).item() / values.shape[0]
 
 
 def _widen(memory: State, squared: float, gram: Gram) -> None:

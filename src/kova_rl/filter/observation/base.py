@@ -50,10 +50,6 @@ class Observation(ABC):
             targets: What was observed, for those who ask.
         """
 
-    def least(self, memory: State, innovation: Tensor) -> float:
-        """The least variance that counts for this batch: above 0 where it comes as a surprise."""
-        return 0.0
-
     finds_unit: bool = False
     """Whether :meth:`unit` follows the targets."""
 

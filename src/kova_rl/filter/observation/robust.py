@@ -69,9 +69,6 @@ class Robust(Observation):
             return base * factor
         return base * factor.sqrt() * factor.sqrt()[:, None]
 
-    def least(self, memory: State, innovation: Tensor) -> float:
-        return self.base.least(memory["base"], innovation)
-
     @property
     def finds_unit(self) -> bool:  # type: ignore[override]
         return self.base.finds_unit

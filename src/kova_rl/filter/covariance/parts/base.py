@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from kova_rl.filter.change import Change
+
+LEAST_SHARE = 1e-12
+"""No batch leaves a smaller share of a variance: float64 could not factorise the rest."""
 
 
 class Part(ABC):
@@ -17,16 +21,13 @@ class Part(ABC):
     H is the part's rows of the Jacobian, as count x size x N; U and B have the same shape.
     """
 
+    halved: ClassVar[bool] = True
+    """Whether B is ``L'H`` for ``P = L L'``, so that ``H' P H = B'B``; else it is P H."""
+
     def __init__(self, stored: Tensor, start: int = 0) -> None:
         self.stored, self.start = stored, start
-
-    @property
-    def count(self) -> int:
-        return self.stored.shape[0]
-
-    @property
-    def size(self) -> int:
-        return self.stored.shape[-1] if self.stored.ndim == 3 else 1
+        self.count = stored.shape[0]
+        self.size = stored.shape[-1] if stored.ndim == 3 else 1
 
     def rows(self, matrix: Tensor) -> Tensor:
         """The part's rows of a d x N matrix, as count x size x N."""
@@ -42,10 +43,6 @@ class Part(ABC):
         """B, from which everything else is made: P H, or ``L'H`` for ``P = L L'``."""
 
     @abstractmethod
-    def gram(self, H: Tensor, B: Tensor) -> Tensor:
-        """The part's share of ``H' P H``, N x N."""
-
-    @abstractmethod
     def moved(self, U: Tensor, z: Tensor) -> Tensor:
         """The part's share of the weights' change, for ``U = B T``, of length count * size."""
 
@@ -53,12 +50,16 @@ class Part(ABC):
     def commit(self, U: Tensor, c: Tensor | float) -> None:
         """``P <- P- + (P H T) diag(c) (P H T)'``, for ``U = B T``."""
 
-    @abstractmethod
-    def floor(self, H: Tensor, M: Tensor, needed: float) -> float:
-        """The smallest variance of a target that the form can represent, for ``M = H' P H``.
+    def floor(self, H: Tensor, squared: float, seen: float, needed: float) -> float:
+        """The smallest variance of a target that the form can represent.
 
-        A form may be quick, and wrong, about it where it is sure that it is below ``needed``.
+        Args:
+            H: See above.
+            squared: The sum of the squares of the whole Jacobian.
+            seen: The trace of ``H' P H``, of the whole P.
+            needed: A form may be quick, and wrong, where it is sure that the answer is below this.
         """
+        return LEAST_SHARE * seen
 
     @abstractmethod
     def variances(self) -> Tensor:

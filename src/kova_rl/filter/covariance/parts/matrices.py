@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kova_rl.errors import NotPositiveDefinite
-from kova_rl.filter.change import Change, Scaled, Shifted
+from kova_rl.filter.change import Change
 from kova_rl.filter.covariance.parts.base import Part
 
 REST = 16
@@ -32,6 +32,8 @@ class Matrices(Part):
         bounded: Whether no variance may exceed the prior's, rounding included.
     """
 
+    halved = False
+
     def __init__(
         self,
         stored: Tensor,
@@ -44,27 +46,19 @@ class Matrices(Part):
         self.kept, self.own, self.bounded = kept, own, bounded
 
     def predicted(self, change: Change, step: int) -> Matrices:
-        scale, shift = 1.0, 0.0
-        if isinstance(change, Shifted):
-            scale, shift = change.scale, change.shift
-        elif isinstance(change, Scaled):
-            scale = change.factor
-        rest = REST * torch.finfo(self.stored.dtype).eps
-        own = self.variances().clamp_(max=1.0).mul_(scale * rest).add_(shift)
-        return Matrices(self.stored, self.start, scale * (1 - rest), own, change.bounded)
+        kept, own = forgotten(self.variances(), *change.affine)
+        return Matrices(self.stored, self.start, kept, own, change.bounded)
 
     def observe(self, H: Tensor, out: Tensor) -> Tensor:
-        if self.count == 1:
-            torch.mm(self.stored[0], H[0], out=out[0])
-        else:
-            torch.bmm(self.stored, H, out=out)
+        beta = 0.0
         if self.own is not None:
-            out.mul_(self.kept).addcmul_(H, self.own.view(self.count, self.size, 1))
+            torch.mul(H, self.own.view(self.count, self.size, 1), out=out)
+            beta = 1.0
+        if self.count == 1:
+            out[0].addmm_(self.stored[0], H[0], beta=beta, alpha=self.kept)
+        else:
+            out.baddbmm_(self.stored, H, beta=beta, alpha=self.kept)
         return out
-
-    def gram(self, H: Tensor, B: Tensor) -> Tensor:
-        M = H.flatten(0, 1).T @ B.flatten(0, 1)
-        return M.add(M.T).mul_(0.5)
 
     def moved(self, U: Tensor, z: Tensor) -> Tensor:
         return (U @ z).flatten()
@@ -86,12 +80,11 @@ class Matrices(Part):
         if self.bounded:
             diagonal.clamp_(max=1.0)
 
-    def floor(self, H: Tensor, M: Tensor, needed: float) -> float:
+    def floor(self, H: Tensor, squared: float, seen: float, needed: float) -> float:
+        rounding = REST * torch.finfo(H.dtype).eps
+        if self.bounded and rounding * squared <= needed:  # no variance is above the prior's
+            return rounding * squared
         variances = self.kept * self.variances() + (0.0 if self.own is None else self.own)
-        rounding, flat = REST * torch.finfo(H.dtype).eps, H.flatten()
-        most = rounding * float(flat.dot(flat)) * float(variances.max())
-        if most <= needed:
-            return most
         return rounding * float(torch.linalg.vecdot(H, H).flatten().dot(variances))
 
     def variances(self) -> Tensor:
@@ -105,6 +98,12 @@ class Matrices(Part):
                 "can be drawn from it. Use dtype=torch.float64, or covariance.LowRank."
             )
         return torch.bmm(lower, normal)
+
+
+def forgotten(variances: Tensor, scale: float, shift: float) -> tuple[float, Tensor]:
+    """``scale P + shift I`` but for rounding, as ``kept P + diag(own)``: see :class:`Matrices`."""
+    rest = REST * torch.finfo(variances.dtype).eps
+    return scale * (1 - rest), variances.clamp(max=1.0).mul_(scale * rest).add_(shift)
 
 
 def _add_symmetric(P: Tensor, left: Tensor, right: Tensor, kept: float, alpha: float) -> None:

@@ -12,9 +12,6 @@ from kova_rl.filter.covariance.parts.base import Part
 FEW = 4
 """Up to so many blocks, a batch smaller than half a block changes them by a factor of low rank."""
 
-LEAST_SHARE = 1e-12
-"""No batch leaves a smaller share of a variance: float64 could not factorise the rest."""
-
 
 class Roots(Part):
     r"""``P = L L'`` for each block, L any square matrix.
@@ -60,10 +57,6 @@ class Roots(Part):
     def observe(self, H: Tensor, out: Tensor) -> Tensor:
         return torch.bmm(self.root.mT, H, out=out)
 
-    def gram(self, H: Tensor, B: Tensor) -> Tensor:
-        flat = B.flatten(0, 1)
-        return flat.T @ flat
-
     def moved(self, U: Tensor, z: Tensor) -> Tensor:
         return torch.bmm(self.root, (U @ z)[:, :, None]).flatten()
 
@@ -71,9 +64,6 @@ class Roots(Part):
         self.stored.copy_(_times_root(self.root, U, c))
         if self.bounded:  # rounding alone may take a variance above the prior's
             self.stored.mul_(self.stored.square().sum(2, keepdim=True).clamp_(min=1.0).rsqrt_())
-
-    def floor(self, H: Tensor, M: Tensor, needed: float) -> float:
-        return LEAST_SHARE * float(M.trace())
 
     def variances(self) -> Tensor:
         return self.root.square().sum(2).flatten()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kova_rl.filter.change import Change, Leak, Scaled, Shifted
+from kova_rl.filter.change import Change, Leak
 from kova_rl.filter.covariance.parts.base import Part
-from kova_rl.filter.covariance.parts.roots import LEAST_SHARE
 
 
 class Variances(Part):
@@ -28,13 +27,11 @@ class Variances(Part):
         self.bounded = bounded
 
     def predicted(self, change: Change, step: int) -> Variances:
-        p = self.stored
-        if isinstance(change, Shifted):
-            p = p * change.scale + change.shift
-        elif isinstance(change, Scaled):
-            p = p * change.factor
-        elif isinstance(change, Leak):
+        p, (scale, shift) = self.stored, change.affine
+        if isinstance(change, Leak):
             p = p / ((1 - change.eta) + change.eta * p)
+        elif (scale, shift) != (1.0, 0.0):
+            p = p * scale + shift
         return Variances(self.stored, self.start, p, change.bounded)
 
     def double(self) -> Variances:
@@ -42,10 +39,6 @@ class Variances(Part):
 
     def observe(self, H: Tensor, out: Tensor) -> Tensor:
         return torch.mul(H, self.variance.sqrt()[:, None, None], out=out)
-
-    def gram(self, H: Tensor, B: Tensor) -> Tensor:
-        flat = B.flatten(0, 1)
-        return flat.T @ flat
 
     def moved(self, U: Tensor, z: Tensor) -> Tensor:
         return (U[:, 0] @ z).mul_(self.variance.sqrt())
@@ -55,9 +48,6 @@ class Variances(Part):
         share = (squares @ c if isinstance(c, Tensor) else squares.sum(1).mul_(c)).add_(1.0)
         left = share.clamp_(min=torch.finfo(share.dtype).eps).mul_(self.variance)
         self.stored.copy_(left.clamp_(max=1.0) if self.bounded else left)
-
-    def floor(self, H: Tensor, M: Tensor, needed: float) -> float:
-        return LEAST_SHARE * float(M.trace())
 
     def variances(self) -> Tensor:
         return self.variance.clone()
