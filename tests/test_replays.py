@@ -1,4 +1,4 @@
-"""Samples that are drawn again and again, and targets that the prior did not expect."""
+"""Samples that are drawn again and again."""
 
 from __future__ import annotations
 
@@ -73,48 +73,3 @@ def test_algorithms_know_how_often_a_sample_is_drawn(cls: type, arguments: dict,
     model = cls("MlpPolicy", env, buffer_size=100, device="cpu", **arguments)
     model._convert_train_freq()
     assert model._replays(arguments["batch_size"]) == expected
-
-
-# ------------------------------------------------------------------ targets out of the prior's reach
-
-
-def regression(scale: float, steps: int = 1200) -> tuple[Kova, nn.Linear, torch.Tensor]:
-    """A linear critic after some batches of targets of this size; and the true weights."""
-    torch.manual_seed(0)
-    true, critic = scale * torch.randn(WEIGHTS), nn.Linear(WEIGHTS, 1, bias=False)
-    nn.init.zeros_(critic.weight)
-    kova = Kova(critic, evolution=evolution.Stationary())
-    for _ in range(steps):
-        X = torch.randn(BATCH, WEIGHTS)
-        kova.step(lambda X=X: critic(X).squeeze(-1), X @ true + 0.01 * scale * torch.randn(BATCH))
-    return kova, critic, true
-
-
-def unit_of(kova: Kova) -> float:
-    (memory,) = kova.state.values()
-    return float(memory["observation"]["unit"])
-
-
-@pytest.mark.parametrize("scale", [1.0, 100.0, 1e4])
-def test_a_narrow_prior_widens_to_the_targets(scale: float) -> None:
-    kova, critic, true = regression(scale)
-    assert float((critic.weight[0].detach() - true).norm() / true.norm()) < 0.01
-    assert (unit_of(kova) == 1.0) if scale == 1.0 else (0.3 < unit_of(kova) / scale**2 < 5)
-    X = 100 * torch.randn(20, WEIGHTS)
-    belief = kova.posterior(lambda: critic(X).squeeze(-1))
-    nees = float(((belief.mean - X @ true) / belief.std).square().mean())
-    assert 0.05 < nees < 8
-
-
-def test_one_wild_batch_doubles_the_priors_deviation_at_most() -> None:
-    kova, critic, _ = regression(1.0)
-    X = torch.randn(BATCH, WEIGHTS)
-    kova.step(lambda: critic(X).squeeze(-1), 1e6 * torch.ones(BATCH))
-    assert unit_of(kova) == 4.0
-
-
-def test_the_unit_is_part_of_the_state() -> None:
-    kova, _, _ = regression(100.0)
-    other = Kova(nn.Linear(WEIGHTS, 1, bias=False), evolution=evolution.Stationary())
-    other.load_state_dict(kova.state_dict())
-    assert unit_of(other) == unit_of(kova)

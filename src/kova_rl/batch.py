@@ -21,7 +21,7 @@ UNNORMALISED = 100.0
 LARGE = 100.0
 """Innovations whose mean square exceeds so many ``h'P_0 h`` are larger than the prior can explain soon."""
 LARGE_WITHOUT_UNIT = 1e4
-"""The same for a noise that has no unit or finds it. To a linear model it is nothing, but a network bends."""
+"""The same for a noise without a unit. For a linear model the unit is then nothing, but a network bends."""
 
 INPUTS = (1e-2, 30.0)
 """The least norm of a critic's inputs, and their largest root mean square, that are of order 1."""
@@ -127,17 +127,11 @@ def warn_if_slow(lr: float) -> None:
         )
 
 
-def warn_of_scales(innovation: Tensor, jacobian: Jacobian, scales: bool) -> None:
-    """Warn, at the first batch, of numbers that are far from what the filter takes for granted.
-
-    Args:
-        innovation: Targets less predictions.
-        jacobian: Of the predictions.
-        scales: Whether the filter finds the unit of the targets by itself.
-    """
+def warn_of_scales(innovation: Tensor, jacobian: Jacobian, unit_free: bool) -> None:
+    """Warn, at the first batch, of numbers that are far from what the filter takes for granted."""
     if not _warned_of_inputs(jacobian):
         linear = isinstance(jacobian, LinearJacobian) and len(jacobian.layers) == 1
-        large = math.inf if scales and linear else LARGE_WITHOUT_UNIT if scales else LARGE
+        large = math.inf if unit_free and linear else LARGE_WITHOUT_UNIT if unit_free else LARGE
         _warn_of_prior(innovation, jacobian.gram().diagonal(), large)
 
 

@@ -228,16 +228,15 @@ class Kova(torch.optim.Optimizer):
         predictions, jacobian = self._jacobian(predict, self._dtype)
         innovation = innovation_of(targets, predictions, self._dtype)
         noise = Noise(self.observation.covariance(memory["observation"], innovation, noise_inputs))
-        unit = self.observation.unit(memory["observation"])
-        if repeats != unit:
-            noise = Noise(noise.covariance * (repeats / unit))
+        if repeats > 1:
+            noise = Noise(noise.covariance * repeats)
         evidence = Evidence(jacobian, innovation, noise, memory["step"], self._workspace)
         try:
             update = self._updated(memory, evidence, lr, first, looks)
         except KovaError:
             refuse_if_not_finite(targets, predictions, memory["step"])  # then it was the batch's fault
             raise
-        nis = update.nis / unit
+        nis = update.nis
         if not math.isfinite(nis):
             refuse_if_not_finite(targets, predictions, memory["step"])
             raise NonFiniteBatch(
@@ -246,16 +245,14 @@ class Kova(torch.optim.Optimizer):
             )
 
         if memory["step"] == 0:
-            scales = self.observation.unit_free or self.observation.finds_unit
-            warn_of_scales(innovation, jacobian, scales)
+            warn_of_scales(innovation, jacobian, self.observation.unit_free)
             linear, segments = self._jacobian.may_factor, self._parameters.segments
             warn_if_dear(self._structure, segments, len(innovation), linear, stacklevel=6)
         if repeats > 1:
             nis = noise.one_look(nis, update.predicted_variance(), repeats)
         if first and self.observation.learns:
-            expected = update.predicted_variance() * unit
-            goals = targets.to(innovation)
-            self.observation.observe(memory["observation"], innovation, expected, jacobian.gram, goals)
+            expected = update.predicted_variance()
+            self.observation.observe(memory["observation"], innovation, expected, jacobian.gram)
         update.commit()
         self._parameters.add_(update.delta)
         if first:
@@ -397,9 +394,7 @@ class Kova(torch.optim.Optimizer):
 
     def _unit(self, memory: dict[str, Any]) -> float:
         """The factor s that gives the covariance the unit of the targets squared."""
-        if not self.observation.unit_free:
-            return self.observation.unit(memory["observation"])
-        if memory["step"] == 0:
+        if not self.observation.unit_free or memory["step"] == 0:
             return 1.0
         return self._mean_nis(memory)
 

@@ -19,12 +19,6 @@ SURPRISE = 4.0
 DAMPED = 0.3
 """Share of a surprise that counts as noise while it lasts."""
 
-REACH = 4.0
-"""The prior is too narrow for targets whose mean square is so many times what it expects."""
-
-GROWTH = 4.0
-"""By how much one batch can widen it: a single one that is out of hand does little harm."""
-
 LEAST_VALID = 0.5
 """The least share of what was learned that one surprise leaves: it takes several to forget it."""
 
@@ -49,10 +43,6 @@ class Adaptive(Observation):
     where ``s^2`` scales the prior to the innovations; and the rest of the surprise says how little of what
     was learned still holds, which evolutions that leak take for more to forget.
 
-    The prior is a guess too, and made for targets of order 1. Where their mean square is more than four
-    times what it expects, ``h'P_0 h``, its variances are multiplied by as much; they never shrink. So rewards
-    need no normalisation for the sake of the filter.
-
     It needs a filter that is tracked: with ``Memoryless`` the expected variance never falls, r ends at its
     floor, and the steps blow up.
 
@@ -68,7 +58,6 @@ class Adaptive(Observation):
 
     unit_free = False
     learns = True
-    finds_unit = True
 
     def __post_init__(self) -> None:
         check_positive("initial", self.initial)
@@ -76,11 +65,7 @@ class Adaptive(Observation):
         check_positive("floor", self.floor)
 
     def init(self, like: Tensor) -> State:
-        learned = {"variance": like.new_full((), self.initial), "squared": like.new_zeros(())}
-        return {**learned, "valid": 1.0, "unit": 1.0, "reach": 0.0}
-
-    def unit(self, memory: State) -> float:
-        return float(memory["unit"])
+        return {"variance": like.new_full((), self.initial), "squared": like.new_zeros(()), "valid": 1.0}
 
     def valid(self, memory: State) -> float:
         return float(memory["valid"])
@@ -96,12 +81,7 @@ class Adaptive(Observation):
         return torch.full_like(innovation, max(least, self._known(memory)))
 
     def observe(
-        self,
-        memory: State,
-        innovation: Tensor,
-        predicted_variance: Tensor,
-        gram: Gram | None = None,
-        targets: Tensor | None = None,
+        self, memory: State, innovation: Tensor, predicted_variance: Tensor, gram: Gram | None = None
     ) -> None:
         squared, expected = _mean_square(innovation), float(predicted_variance.mean())
         noise, known = squared - expected, self._known(memory)
@@ -110,25 +90,12 @@ class Adaptive(Observation):
         if gram is not None and usual < squared < math.inf:
             noise = float(_unexplained(innovation, gram(), known))
             memory["valid"] = max(LEAST_VALID, usual / max(squared - noise, usual))
-        if gram is not None and targets is not None:
-            _widen(memory, _mean_square(targets), gram)
         for name, value in (("squared", squared), ("variance", noise)):
             memory[name].mul_(self.decay).add_((1 - self.decay) * value)
 
 
 def _mean_square(values: Tensor) -> float:
     return values.dot(values).item() / values.shape[0]
-
-
-def _widen(memory: State, squared: float, gram: Gram) -> None:
-    """Make the prior as wide as the targets are large, if it is far from it."""
-    if not memory["reach"] < squared < math.inf:
-        return
-    expected = float(gram().diagonal().mean())
-    if squared > REACH * memory["unit"] * expected > 0.0:
-        memory["unit"] = min(squared / expected, GROWTH * memory["unit"])
-    else:
-        memory["reach"] = squared
 
 
 def _unexplained(innovation: Tensor, gram: Tensor, known: float) -> Tensor:

@@ -33,12 +33,7 @@ class Observation(ABC):
         """P_n of a batch: N variances, or an N x N matrix."""
 
     def observe(  # noqa: B027
-        self,
-        memory: State,
-        innovation: Tensor,
-        predicted_variance: Tensor,
-        gram: Gram | None = None,
-        targets: Tensor | None = None,
+        self, memory: State, innovation: Tensor, predicted_variance: Tensor, gram: Gram | None = None
     ) -> None:
         """Learn from an update just made. Only called where ``learns`` is true.
 
@@ -47,15 +42,7 @@ class Observation(ABC):
             innovation: Targets less predictions.
             predicted_variance: What the filter expected of them without noise, the diagonal of ``H' P- H``.
             gram: Computes ``H' P_0 H``, what the prior expects, for those who ask.
-            targets: What was observed, for those who ask.
         """
-
-    finds_unit: bool = False
-    """Whether :meth:`unit` follows the targets."""
-
-    def unit(self, memory: State) -> float:
-        """What a variance of the filter is in the targets' unit: above 1 where the prior was too narrow."""
-        return 1.0
 
     def valid(self, memory: State) -> float:
         """The share of what was learned that still holds, in (0, 1]: less than 1 after a surprise."""

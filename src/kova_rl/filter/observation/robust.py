@@ -69,31 +69,18 @@ class Robust(Observation):
             return base * factor
         return base * factor.sqrt() * factor.sqrt()[:, None]
 
-    @property
-    def finds_unit(self) -> bool:  # type: ignore[override]
-        return self.base.finds_unit
-
-    def unit(self, memory: State) -> float:
-        return self.base.unit(memory["base"])
-
     def valid(self, memory: State) -> float:
         return self.base.valid(memory["base"])
 
     def observe(
-        self,
-        memory: State,
-        innovation: Tensor,
-        predicted_variance: Tensor,
-        gram: Gram | None = None,
-        targets: Tensor | None = None,
+        self, memory: State, innovation: Tensor, predicted_variance: Tensor, gram: Gram | None = None
     ) -> None:
         scale = self._scale(memory, innovation)
         limit = self.c * scale.sqrt()
         clipped = innovation.clamp(-limit, limit)
         typical = clipped.square().mean() / _clipped_variance(self.c)
         memory["variance"].copy_(torch.lerp(scale, typical, 1 - self.decay))
-        usual = None if targets is None else targets - innovation + clipped
-        self.base.observe(memory["base"], clipped, predicted_variance, gram, usual)
+        self.base.observe(memory["base"], clipped, predicted_variance, gram)
 
 
 def _clipped_variance(c: float) -> float:
