@@ -19,6 +19,8 @@ from kova_rl.filter.checks import check_whole
 from kova_rl.lab.arguments import Count, Whole
 from kova_rl.lab.evaluation.command import Evaluate
 from kova_rl.lab.pool import cores
+from kova_rl.lab.streams.command import Streams
+from kova_rl.lab.streams.record_command import Record
 from kova_rl.lab.training.sweep_command import SweepRuns
 from kova_rl.lab.training.train_command import Train
 
@@ -227,6 +229,8 @@ Command = (
     | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Table, tyro.conf.subcommand("table")]
     | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
+    | Annotated[Record, tyro.conf.subcommand("record")]
+    | Annotated[Streams, tyro.conf.subcommand("stream")]
     | Annotated[Show, tyro.conf.subcommand("show")]
     | Annotated[Study, tyro.conf.subcommand("study")]
     | Annotated[Info, tyro.conf.subcommand("info")]

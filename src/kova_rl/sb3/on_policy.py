@@ -1,12 +1,13 @@
 """A filtered V(s) for the algorithms whose policy and value are one ``ActorCriticPolicy``.
 
 The critic has a loop of its own beside the host's ``train``, which is called for the policy and left as it
-is: while it runs, the critic's weights are frozen.
+is: while it runs, the critic's weights are frozen, and a policy of the usual kind is not asked for values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,12 @@ from kova_rl.head import Solution
 from kova_rl.head.features import Features
 from kova_rl.info import StepInfo
 from kova_rl.posterior import Belief
-from kova_rl.sb3.apart import Apart, as_the_host_draws, frozen
+from kova_rl.sb3.apart import Apart, as_the_host_draws, frozen, without_values
 from kova_rl.sb3.bars import rolled_out
 from kova_rl.sb3.collected import Cuts, ratio_of
 from kova_rl.sb3.critic import FilteredCritic, last_linear, release, solved_head
 from kova_rl.sb3.guard import check_rollout
-from kova_rl.sb3.value_modules import value_modules
+from kova_rl.sb3.value_modules import shares_weights, value_modules
 from kova_rl.value_loop import Learner, ValueLoop
 
 __all__ = ["FilteredValue"]
@@ -57,7 +58,7 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
         self.loop, self.value_optimizer, self.passes = None, None, 0
         self._own: list[nn.Parameter] = []
         self._unfiltered: list[nn.Parameter] = []
-        self._cuts = Cuts()
+        self._shares, self._cuts = False, Cuts()
         super().__init__(*args, **kwargs)
 
     def _setup_model(self) -> None:
@@ -76,7 +77,7 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
         if module is not None:
             self._add_filter("v", module, MaxRatio())
         filtered = [] if module is None else [p for p in module.parameters() if p.requires_grad]
-        self._own = [*filtered, *self._unfiltered]
+        self._own, self._shares = [*filtered, *self._unfiltered], shares_weights(self.policy)
         release(self.policy.optimizer, self._own)
         self._add_optimizer(self.loop.value_lr)
         hosts = self.kova is None or bool(self._unfiltered) or not self._filter_of("v").tracked
@@ -105,9 +106,12 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
 
     def _update_info_buffer(self, infos: list[dict[str, Any]], dones: Any = None) -> None:
         super()._update_info_buffer(infos, dones)
-        needed = self.loop is not None and self.loop.rewrites
-        if needed and dones is not None and np.any(dones):
+        if self._keeps_cuts() and dones is not None and np.any(dones):
             self._cuts.add(self.rollout_buffer.pos, infos, dones)
+
+    def _keeps_cuts(self) -> bool:
+        """Whether what was observed at time limits is needed."""
+        return self.loop is not None and self.loop.rewrites
 
     def train(self) -> None:
         check_rollout(self.rollout_buffer)
@@ -125,7 +129,8 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
 
     def _learn_policy(self, epochs: int) -> bool:
         """So many epochs of the host's; gives whether it would go on."""
-        with frozen(self._own):
+        usual = type(self.policy).evaluate_actions is ActorCriticPolicy.evaluate_actions
+        with frozen(self._own), without_values(self) if usual and not self._shares else nullcontext():
             super().train()
         return True
 
@@ -166,7 +171,7 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
         return [*modules, *(["value_optimizer"] if self.value_optimizer is not None else [])], variables
 
     def _excluded_save_params(self) -> list[str]:
-        ours = ("_unfiltered", "_own", "_cuts", "value_optimizer", "loop", "passes")
+        ours = ("_unfiltered", "_own", "_shares", "_cuts", "value_optimizer", "loop", "passes")
         return [*super()._excluded_save_params(), *ours]
 
     # ------------------------------------------------------------------ believing

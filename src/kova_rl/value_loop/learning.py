@@ -43,11 +43,11 @@ class Learner:
         innovation, info = targets, None
         if self.optimizer is not None:
             predictions = self.predict(observations).flatten()
-            self.optimizer.zero_grad()
             (self.factor * mse_loss(targets, predictions)).backward(inputs=list(self.weights))
             if self.max_norm is not None:
                 nn.utils.clip_grad_norm_(self.weights, self.max_norm)
             self.optimizer.step()
+            self.optimizer.zero_grad()  # or the host would count these gradients when it clips the policy's
             innovation = targets - predictions.detach()
         if self.kova is not None:
             wanted: dict[str, Any] = {key: noise[key] for key in self.kova.observation.inputs}

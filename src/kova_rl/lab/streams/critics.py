@@ -1,0 +1,70 @@
+"""The critics that are compared on streams, by names that a command line can state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kova_rl import covariance, evolution, observation
+from kova_rl.filter.covariance import Covariance
+from kova_rl.sb3.settings import KovaSettings
+from kova_rl.value_loop import ValueLoop
+
+__all__ = ["SHORT", "critic_named"]
+
+SHORT = ("adam:3e-4:p10", "adam:1e-3:p3", "low-rank:0.1:p1", "kronecker:0.01:fan-in:p1")
+"""What is compared if nothing is asked for."""
+
+
+def critic_named(name: str) -> ValueLoop:
+    """The settings of a name such as ``adam:1e-3:p10`` or ``kronecker:0.01:fan-in:adaptive:p3``.
+
+    The first part is adam, low-rank, kronecker or memoryless; the second Adam's rate or the filter's eta.
+    Then, in any order: pN for N passes; lN for the lambda of the returns; each for returns anew before each
+    pass; and for filters fan-in for that prior and adaptive for learned noise.
+
+    Raises:
+        ValueError: It is none of these.
+    """
+    kind, number, *rest = [*name.split(":"), ""][: max(2, len(name.split(":")))]
+    try:
+        loop, words = _loop(rest)
+        if kind == "adam" and not words:
+            return ValueLoop(**loop, value_lr=float(number))
+        return _filter(kind, float(number), words, loop)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(
+            f"a critic is written adam:RATE or {{low-rank,kronecker,memoryless}}:ETA, and :pN, :lLAMBDA, "
+            f":each, :fan-in, :adaptive after it, got {name!r} ({error})"
+        ) from None
+
+
+def _loop(parts: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """The loop's settings, and the words that are left."""
+    loop: dict[str, Any] = {}
+    words = []
+    for part in parts:
+        if part == "each":
+            loop["recompute"] = "each"
+        elif part[:1] == "p" and part[1:].isdigit():
+            loop["value_passes"] = int(part[1:])
+        elif part[:1] == "l":
+            loop["value_lambda"] = float(part[1:])
+        else:
+            words.append(part)
+    return loop, words
+
+
+def _filter(kind: str, eta: float, words: list[str], loop: dict[str, Any]) -> KovaSettings:
+    unknown = set(words) - {"fan-in", "adaptive"}
+    if unknown:
+        raise ValueError(f"there is no {', '.join(sorted(unknown))}")
+    prior = covariance.FanIn() if "fan-in" in words else 1.0
+    noise = observation.Adaptive() if "adaptive" in words else None
+    if kind == "memoryless":
+        return KovaSettings(evolution=evolution.Memoryless(eta), observation=noise, **loop)
+    kinds: dict[str, Covariance] = {
+        "low-rank": covariance.LowRank(prior=prior),
+        "kronecker": covariance.Kronecker(prior=prior),
+    }
+    leak = evolution.Leakage(eta)
+    return KovaSettings(covariance=kinds[kind], evolution=leak, observation=noise, **loop)

@@ -1,0 +1,76 @@
+"""Noise of the advantages against processor time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+
+from kova_rl import atomic
+
+__all__ = ["front", "picture", "pooled"]
+
+Row = dict[str, str]
+
+
+def pooled(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
+    """Noise and seconds of each critic that was examined on all streams.
+
+    Noise is over the least noise that any critic has on the same stream and half, averaged: 1 is best.
+    """
+    streams = sorted({row["stream"] for row in rows})
+    cells: dict[str, dict[str, list[Row]]] = {}
+    for row in rows:
+        cells.setdefault(row["critic"], {}).setdefault(row["stream"], []).append(row)
+
+    def noise(critic: str, stream: str, half: str) -> float:
+        return mean(float(row[half]) for row in cells[critic][stream])
+
+    whole = [critic for critic, found in cells.items() if len(found) == len(streams)]
+    points = {}
+    for critic in whole:
+        ratios, seconds = [], []
+        for stream in streams:
+            for half in ("noise_first", "noise_second"):
+                ratios.append(noise(critic, stream, half) / min(noise(c, stream, half) for c in whole))
+            seconds += [float(row["seconds"]) for row in cells[critic][stream]]
+        points[critic] = (mean(ratios), mean(seconds))
+    return points
+
+
+def front(points: dict[str, tuple[float, float]]) -> list[str]:
+    """Those to which no other is better in noise and not worse in time, or the reverse, the fastest first."""
+    found = [
+        name
+        for name, (noise, seconds) in points.items()
+        if not any(n <= noise and s <= seconds and (n, s) != (noise, seconds) for n, s in points.values())
+    ]
+    return sorted(found, key=lambda name: points[name][1])
+
+
+def picture(rows: Sequence[Row], path: Path) -> Path:
+    """Draw all critics, and name those on the front."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ValueError("pictures need matplotlib: pip install 'kova-rl[plots]'") from None
+    points = pooled(rows)
+    figure = Figure(figsize=(7.5, 4.8), layout="constrained")
+    axes = figure.subplots()
+    kinds = {"adam": "C1", "kronecker": "C0", "low-rank": "C2", "memoryless": "C7"}
+    for kind, colour in kinds.items():
+        own = [point for name, point in points.items() if name.startswith(kind)]
+        if own:
+            axes.scatter([s for _, s in own], [n for n, _ in own], s=22, color=colour, label=kind)
+    best = front(points)
+    axes.plot([points[n][1] for n in best], [points[n][0] for n in best], color="0.6", lw=1, zorder=0)
+    for name in best:
+        noise, seconds = points[name]
+        axes.annotate(name, (seconds, noise), xytext=(4, -9), textcoords="offset points", fontsize=7)
+    axes.set(xscale="log", xlabel="processor seconds for a stream")
+    axes.set_ylabel("noise of the advantages over the least")
+    axes.set_title("Critics on recorded rollouts of PPO")
+    axes.legend(frameon=False)
+    with atomic.opened(path) as file:
+        figure.savefig(file, format="png", dpi=130)
+    return path
