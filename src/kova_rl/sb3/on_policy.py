@@ -20,7 +20,7 @@ from kova_rl.filter.observation import MaxRatio
 from kova_rl.head import Solution
 from kova_rl.head.features import Features
 from kova_rl.posterior import Belief
-from kova_rl.sb3.bars import rolled_out
+from kova_rl.sb3.bars import Cuts, rolled_out
 from kova_rl.sb3.critic import FilteredCritic, last_linear, release, solved_head
 from kova_rl.sb3.guard import check_rollout
 from kova_rl.sb3.value_modules import value_modules
@@ -39,11 +39,17 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
 
     def _setup_model(self) -> None:
         super()._setup_model()
+        self._cuts = Cuts()
         if self.kova is None:
             return
         module, self._unfiltered = value_modules(self.policy, self.kova.layers)
         self._add_filter("v", module, MaxRatio())
         release(self.policy.optimizer, module)
+
+    def _update_info_buffer(self, infos: list[dict[str, Any]], dones: Any = None) -> None:
+        """Called by the host after each step of a rollout, before the step is in the buffer."""
+        super()._update_info_buffer(infos, dones)
+        self._cuts.note(self.rollout_buffer.pos, infos, dones)
 
     def train(self) -> None:
         check_rollout(self.rollout_buffer)
@@ -115,14 +121,14 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
         )
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_unfiltered"]
+        return [*super()._excluded_save_params(), "_unfiltered", "_cuts"]
 
     def _heads(self) -> Features:
         return Features(self.policy.predict_values, last_linear(self.policy.value_net))
 
     def _solutions(self) -> list[Solution]:
         features = self._heads()
-        stream = rolled_out(self, features)
+        stream = rolled_out(self, features, self._cuts)
         return [] if stream is None else [solved_head(features, stream)]
 
     def _judged(self, solutions: list[Solution], obs: Any, actions: Tensor | None) -> Belief:
