@@ -12,10 +12,10 @@ from kova_rl.errors import InvalidBatch, StateMismatch
 from kova_rl.filter.checks import check_fraction, check_positive, check_real, check_whole
 from kova_rl.head.checks import checked, checked_actions, named
 from kova_rl.head.features import Features, blocks, last_layer
+from kova_rl.head.lstd import solve
 from kova_rl.head.memory import Memory
 from kova_rl.head.prior import PRIOR, prior_variance
 from kova_rl.head.solution import Solution, widened
-from kova_rl.head.solve import solve
 from kova_rl.head.stream import Stream
 from kova_rl.posterior import Belief
 
