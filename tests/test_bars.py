@@ -13,7 +13,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
 from kova_rl.sb3 import KovaA2C, KovaDQN, KovaPPO, KovaSAC, KovaTD3
-from kova_rl.sb3.bars import Replayed, rolled_out
+from kova_rl.sb3.bars import Cuts, Replayed, rolled_out
 
 
 class Coin(gymnasium.Env[Any, Any]):
@@ -52,7 +52,7 @@ def small() -> dict[str, Any]:
 def test_a_rollout_is_read_as_it_was_walked(cls: Any, envs: int) -> None:
     model = cls("MlpPolicy", make_vec_env("CartPole-v1", envs), n_steps=64, **small()).learn(128 * envs)
     head = model._heads()
-    stream = rolled_out(model, head)
+    stream = rolled_out(model, head, Cuts())
     assert stream is not None
     buffer = model.rollout_buffer
     starts = np.vstack([buffer.episode_starts[1:], model._last_episode_starts[None]])
@@ -67,6 +67,32 @@ def test_a_rollout_is_read_as_it_was_walked(cls: Any, envs: int) -> None:
     torch.testing.assert_close(after[:, -1], last.detach().double(), rtol=1e-6, atol=1e-5)
     assert values.shape == (envs, 64)
     assert bool(((stream.weights > 0) & (stream.weights <= 10)).all())
+
+
+@pytest.mark.parametrize("envs", [1, 2])
+def test_a_step_that_a_time_limit_cut_is_left_out(envs: int) -> None:
+    env = make_vec_env(lambda: gymnasium.wrappers.TimeLimit(Coin(), 10), envs)
+    model = KovaPPO("MlpPolicy", env, gamma=GAMMA, n_steps=64, **small()).learn(128 * envs)
+    stream = rolled_out(model, model._heads(), model._cuts)
+    assert stream is not None
+    cut = np.vstack([model.rollout_buffer.episode_starts[1:], model._last_episode_starts[None]]).T > 0
+    assert cut.sum() >= 6 * envs
+    np.testing.assert_allclose(stream.rewards.numpy(), model.rollout_buffer.rewards.T[~cut])
+    assert bool((stream.discounts == GAMMA).all())  # nothing ever terminates
+    going = ~stream.borders[:-1]
+    torch.testing.assert_close(stream.next_features[:-1][going], stream.features[1:][going])
+    assert int(stream.borders.sum()) >= cut.sum()
+
+
+def test_what_an_early_critic_believed_at_a_cut_does_not_move_the_bars() -> None:
+    """The host has added a value of about 0, where 2.25 is true, to every tenth reward."""
+    env = gymnasium.wrappers.TimeLimit(Coin(), 10)
+    model = KovaPPO("MlpPolicy", env, gamma=GAMMA, n_steps=1024, n_epochs=1, **small()).learn(1024)
+    with torch.no_grad():
+        (solution,) = model._solutions()
+        solved = solution.belief(model._heads()(torch.as_tensor(EVERY)))
+    held = np.abs(solved.mean.numpy() - TRUTH) <= 1.96 * solved.std.numpy()
+    assert held.mean() >= 0.8
 
 
 def test_the_bars_of_ppo_hold_where_the_filters_own_are_too_narrow() -> None:

@@ -62,18 +62,22 @@ def values(policy: Any) -> Any:
 
 
 AHEAD = values(right) - values(to_the_nearer_end)
-SEEDS = 20
 
 
-def test_intervals_of_the_difference_hold_over_seeds_and_name_the_better_one() -> None:
+@pytest.mark.parametrize(
+    ("samples", "seeds"), [(400, 20), pytest.param(1_000, 100, marks=pytest.mark.slow, id="slow")]
+)
+def test_intervals_of_the_difference_hold_over_seeds_and_name_the_better_one(
+    samples: int, seeds: int
+) -> None:
     held, right_ones = 0, 0
-    for seed in range(SEEDS):
-        found = compare(Corridor, right, to_the_nearer_end, gamma=GAMMA, samples=400, walks=1, seed=seed)
+    for seed in range(seeds):
+        found = compare(Corridor, right, to_the_nearer_end, gamma=GAMMA, samples=samples, walks=1, seed=seed)
         low, high = found.difference.interval()
         held += low <= AHEAD.mean() <= high
         right_ones += str(found).startswith("A is better")
-    assert held >= 16  # of 20; at 95% fewer come once in 400 times
-    assert right_ones >= 16  # and they are narrow enough to decide
+    assert held >= (16 if seeds == 20 else 88)  # at 95% fewer come once in 400 times
+    assert right_ones >= 0.8 * seeds  # and they are narrow enough to decide
 
 
 def test_a_policy_is_not_better_than_itself() -> None:

@@ -344,6 +344,19 @@ def test_rollouts_of_copies_find_the_value_also_beyond_a_time_limit(make: Any) -
     assert len(set(found.values.round(6))) > 5  # copies have chance of their own
 
 
+@pytest.mark.parametrize("name", ["Pendulum-v1", "Hopper-v5"])
+def test_a_copy_is_where_the_original_is(name: str) -> None:
+    """Deep copies of MuJoCo's environments, which are of EzPickle, would begin anew."""
+    env = environment.make_env(name)
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    for _ in range(5):
+        env.step(env.action_space.sample())
+    copy, action = rollouts.copied(env), env.action_space.sample()
+    np.testing.assert_array_equal(copy.step(action)[0], env.step(action)[0])
+    assert rollouts.can_copy(env, seed=0)
+
+
 def test_without_copies_single_returns_are_the_truth() -> None:
     found = rollouts.truth(Uncopied(), down, 0.9, seed=3, states=40, rollouts=40)
     assert "one return" in found.note

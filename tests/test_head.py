@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from kova_rl import Head, InvalidBatch, Kova, NonFiniteBatch, StateMismatch
 from kova_rl.head import Solution, Stream, solve
-from kova_rl.head.solve import long_run
+from kova_rl.head.lstd import long_run
 from kova_rl.lab.evaluation import evaluate_one
 
 # ---------------------------------------------------------------------------- oracles
@@ -297,6 +297,36 @@ def test_about_the_critic_the_distance_to_the_solution_is_in_the_spread() -> Non
     assert float(solved.std) < 0.02
     assert float(own.mean) == 5.0
     assert float(own.std) == pytest.approx(4, abs=0.05)
+
+
+@pytest.mark.parametrize("actions", [None, torch.tensor([1, 0, 1])])
+@pytest.mark.parametrize("several", [1, 2])
+def test_the_spread_of_a_filter_is_added(several: int, actions: Tensor | None) -> None:
+    torch.manual_seed(0)
+    critic = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, several))
+    kova = Kova(critic)
+    plain, with_filter = Head(critic, 0.9), Head(critic, 0.9, filter=kova)
+    states, rewards, no = torch.randn(60, 2), torch.randn(60), torch.zeros(60, dtype=torch.bool)
+    more: dict[str, Any] = {}
+    if several > 1:
+        more = {"actions": torch.arange(60) % 2, "next_policy": torch.full((60, 2), 0.5)}
+    for head in (plain, with_filter):
+        head.observe(states, rewards, states.roll(-1, 0), no, **more)
+    at, taken = states[:3], actions if several > 1 else None
+    own = kova.posterior(lambda: critic(at).flatten())
+    kept = slice(None) if several == 1 or taken is None else torch.arange(3) * 2 + taken
+    apart, together = (head.posterior(at, taken) for head in (plain, with_filter))
+    torch.testing.assert_close(together.mean, apart.mean)
+    expected = torch.hypot(apart.std.flatten(), own.std.double()[kept])
+    torch.testing.assert_close(together.std.flatten(), expected)
+    torch.testing.assert_close(together.covariance, apart.covariance + own.covariance.double()[kept][:, kept])
+
+
+def test_without_a_reward_a_head_with_a_filter_is_not_sure_of_nothing() -> None:
+    """The chain's ends, which alone are rewarded, are not reached in the first steps."""
+    found = evaluate_one("chain", "on-policy", "kova-head", seed=0, samples=40)
+    assert float(found["std"].min()) > 0.05
+    assert found["nees"][-1] < 10
 
 
 def test_a_head_of_actions_is_solved_for_each() -> None:

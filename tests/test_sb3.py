@@ -251,7 +251,7 @@ def test_the_default_is_that_of_kova_in_every_class() -> None:
     for algorithm, name in ((KovaDQN, "q"), (KovaSAC, "v"), (KovaPPO, "v"), (KovaDDPG, "q0")):
         built = getattr(small(algorithm).filters, name)
         assert (built.covariance, built.observation) == (usual.covariance, usual.observation)
-        assert built.evolution == (usual.evolution if algorithm is KovaPPO else evolution.Leakage(0.01))
+        assert built.evolution == (usual.evolution if algorithm is KovaPPO else evolution.Leakage(0.1))
     released = small(KovaPPO, kova={"evolution": evolution.Memoryless(0.01)}).filters.v
     assert (released.covariance.prior, released.observation) == (1.0, observation.MaxRatio())
 
@@ -322,6 +322,7 @@ def test_a_policy_with_its_own_evaluation_is_left_to_it() -> None:
         assert torch.equal(value, model.policy.state_dict()[key]), key
 
 
+@pytest.mark.filterwarnings("ignore:the first innovations:UserWarning")  # of Pendulum's rewards
 @pytest.mark.parametrize("name", [*HOSTS, "acktr"])
 def test_the_weights_of_a_host_can_be_gone_on_with(name: str, tmp_path: Path) -> None:
     if name == "acktr":
@@ -637,6 +638,7 @@ def test_the_hosts_logger_gets_the_filters_numbers(cls: Any, tmp_path: Path) -> 
         assert np.isfinite(values).all() or key == "train/explained_variance", key
 
 
+@pytest.mark.filterwarnings("ignore:the first innovations:UserWarning")  # of Pendulum's rewards
 @pytest.mark.parametrize("kova", [None, {}])
 def test_trpo_logs_its_policys_entropy_with_either_critic(kova: Any) -> None:
     model = KovaTRPO("MlpPolicy", "Pendulum-v1", kova=kova, n_steps=70, batch_size=32, seed=0)

@@ -41,7 +41,7 @@ TASKS: dict[str, tuple[Any, Any, int, dict[str, Any], float]] = {
     "a2c": (KovaA2C, "CartPole-v1", 20_000, {"n_steps": 16}, 150),
     "dqn": (KovaDQN, "CartPole-v1", 10_000, {**OFF, **DQN, "gamma": 0.98}, 80),
     "sac": (KovaSAC, "Pendulum-v1", 5_000, OFF, -600),
-    "ddpg": (KovaDDPG, "Pendulum-v1", 3_000, OFF, -600),
+    "ddpg": (KovaDDPG, "Pendulum-v1", 5_000, OFF, -600),
     "trpo": (KovaTRPO, Reach, 8_000, {"n_steps": 512, "batch_size": 64, "gamma": 0.9}, -30),
 }
 SEED = 0

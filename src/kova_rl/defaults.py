@@ -41,7 +41,7 @@ def settle(
     if observation is None:
         observation = Adaptive() if evolution is None or evolution.tracked else BatchSize()
     if evolution is None:
-        evolution = Leakage(0.1 if observation.unit_free else 0.01 if replayed else 0.001)
+        evolution = Leakage(0.1 if observation.unit_free or replayed else 0.001)
     if covariance is None:
         covariance = Kronecker() if linear and evolution.tracked else LowRank()
     return covariance, evolution, observation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -11,12 +12,15 @@ from kova_rl.errors import InvalidBatch, StateMismatch
 from kova_rl.filter.checks import check_fraction, check_positive, check_real, check_whole
 from kova_rl.head.checks import checked, checked_actions, named
 from kova_rl.head.features import Features, blocks, last_layer
+from kova_rl.head.lstd import solve
 from kova_rl.head.memory import Memory
 from kova_rl.head.prior import PRIOR, prior_variance
-from kova_rl.head.solution import Solution
-from kova_rl.head.solve import solve
+from kova_rl.head.solution import Solution, widened
 from kova_rl.head.stream import Stream
 from kova_rl.posterior import Belief
+
+if TYPE_CHECKING:
+    from kova_rl.optimizer import Kova
 
 __all__ = ["Head"]
 
@@ -45,6 +49,8 @@ class Head:
             1 before that.
         window: Steps over which successive samples may depend on each other; None for the cube root of n.
         layer: The last layer, where ``critic`` is not a module.
+        filter: The optimizer that finds the features, if it is a Kova: its own spread is added, for what the
+            layers below the last may have learned of chance.
 
     Example:
         >>> import torch
@@ -76,6 +82,7 @@ class Head:
         scale: float | None = None,
         window: int | None = None,
         layer: nn.Linear | None = None,
+        filter: Kova | None = None,
     ) -> None:
         for name, share in (("gamma", gamma), ("lam", lam)):
             check_real(name, share, "a number in [0, 1]", isinstance(share, (int, float)) and 0 <= share <= 1)
@@ -89,12 +96,14 @@ class Head:
         self.features = Features(critic, last_layer(critic) if layer is None else layer)
         self.gamma, self.lam, self.forgetting = float(gamma), float(lam), float(forgetting)
         self.prior, self.scale, self.window = float(prior), scale, window
+        self.filter = filter
         self._memory = Memory(memory)
 
     def __repr__(self) -> str:
         return (
             f"Head({self.features.layer}, gamma={self.gamma}, lam={self.lam}, memory={self._memory.size}, "
-            f"forgetting={self.forgetting}, prior={self.prior}, scale={self.scale}, window={self.window})"
+            f"forgetting={self.forgetting}, prior={self.prior}, scale={self.scale}, window={self.window}, "
+            f"filter={type(self.filter).__name__})"
         )
 
     def __len__(self) -> int:
@@ -187,17 +196,26 @@ class Head:
             actions: Of a Q head: whole numbers, of shape (N,); None for all, N x actions.
             critic: Centred on the critic's own values, with the distance to the solution in the spread.
         """
-        solution = self.solve()
-        seen, several = self.features(states), self.features.actions
-        if several == 1:
-            return solution.belief(seen, critic=critic)
+        rows, several = self.features(states), self.features.actions
+        taken = None
+        if several > 1:
+            if actions is None:
+                every = torch.arange(several, device=rows.device).repeat(len(rows))
+                rows = self.features.of_actions(rows.repeat_interleave(several, 0), every)
+            else:
+                taken = checked_actions(actions, len(states), several)
+                rows = self.features.of_actions(rows, taken)
+        belief = self.solve().belief(rows, critic=critic)
+        if self.filter is not None:
+            belief = widened(belief, self.filter.posterior(lambda: self._predicted(states, taken)))
+        return belief.reshaped(-1, several) if several > 1 and taken is None else belief
+
+    def _predicted(self, states: Tensor, actions: Tensor | None) -> Tensor:
+        """The critic's own values, in the order of the belief's."""
+        out = self.features.critic(states)
         if actions is not None:
-            taken = checked_actions(actions, len(states), several)
-            return solution.belief(self.features.of_actions(seen, taken), critic=critic)
-        every = torch.arange(several, device=seen.device).repeat(len(seen))
-        rows = self.features.of_actions(seen.repeat_interleave(several, 0), every)
-        belief = solution.belief(rows, critic=critic)
-        return belief.reshaped(len(seen), several)
+            out = out.gather(1, actions[:, None])
+        return out.flatten()
 
     def write(self) -> Solution:
         """Solve, and put the solution into the critic's last layer."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from kova_rl.head.misfit import Misfit
 from kova_rl.posterior import Belief
 
-__all__ = ["Solution"]
+__all__ = ["Solution", "widened"]
 
 
 @dataclass(frozen=True)
@@ -61,3 +61,16 @@ class Solution:
         own = torch.minimum((known - spread.square().sum(1)).clamp(min=0.0), self.misfit.variance(seen))
         std = (spread.square().sum(1) + own).sqrt()
         return Belief(mean, std, lambda: spread @ spread.T + own.diag())
+
+
+def widened(solved: Belief, own: Belief) -> Belief:
+    """A solved belief with the spread that a filter has of the same predictions added to its own.
+
+    The solution takes the critic's features as they are. They were found from the same data, so that the
+    layers below may have learned its chance, of which the solution sees nothing; the filter's covariance is
+    of all weights.
+    """
+    if not own.tracked:
+        return solved
+    std = torch.hypot(solved.std, own.std.to(solved.std).reshape(solved.std.shape))
+    return Belief(solved.mean, std, lambda: solved.covariance + own.covariance.to(solved.std))

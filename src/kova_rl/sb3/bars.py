@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecNormalize
@@ -15,18 +16,42 @@ from torch import Tensor
 from kova_rl.head import Stream
 from kova_rl.sb3.collected import by_env, tensors
 
-__all__ = ["LATEST", "Replayed", "replayed", "rolled_out"]
+__all__ = ["LATEST", "Cuts", "Replayed", "replayed", "rolled_out"]
 
 LATEST = 10_000
 """Transitions of a replay buffer that are looked at."""
 LARGEST_RATIO = 10.0
 
 
-def rolled_out(model: OnPolicyAlgorithm, features: Callable[[Any], Tensor]) -> Stream | None:
+class Cuts:
+    """Which steps of the rollout at hand were cut by a time limit; the buffer does not say."""
+
+    def __init__(self) -> None:
+        self._found: set[tuple[int, int]] = set()
+
+    def note(self, step: int, infos: Sequence[Mapping[str, Any]], dones: Any) -> None:
+        """Look at one step of all environments, which will be row ``step`` of the buffer."""
+        if step == 0:
+            self._found.clear()
+        for env, (info, done) in enumerate(zip(infos, dones, strict=True)):
+            if done and info.get("TimeLimit.truncated", False):
+                self._found.add((step, env))
+
+    def mask(self, steps: int, envs: int) -> NDArray[np.bool_]:
+        """True where an episode was cut, steps x environments."""
+        found = np.zeros((steps, envs), dtype=np.bool_)
+        for step, env in self._found:
+            if step < steps:  # the last may have been noted and not kept
+                found[step, env] = True
+        return found
+
+
+def rolled_out(model: OnPolicyAlgorithm, features: Callable[[Any], Tensor], cuts: Cuts) -> Stream | None:
     """The last rollout through the critic as it is, weighted by the policy's ratio; None if there is none.
 
-    The host adds the value of what follows to the reward where a time limit cut the episode, so an
-    episode's end is an end here.
+    Where a time limit cut an episode, the host adds the value that the critic of that time had for what
+    follows to the reward. Taken for a reward it would pull the solution to what the critic believed: in
+    episodes of 200 steps at a discount of 0.99, by 0.4 of its error. Such a step is left out.
     """
     buffer: Any = model.rollout_buffer
     steps, envs = (buffer.buffer_size if buffer.full else buffer.pos), buffer.n_envs
@@ -48,9 +73,13 @@ def rolled_out(model: OnPolicyAlgorithm, features: Callable[[Any], Tensor]) -> S
     ratio = _ratio(model, seen, actions, old)
     borders = over.reshape(envs, steps).clone()
     borders[:, -1] = True
-    keep = torch.ones(envs, steps, dtype=torch.bool, device=after.device)
-    keep[:, -1] = last is not None
+    cut = torch.as_tensor(cuts.mask(steps, envs).T.copy(), device=after.device)
+    borders[:, :-1] |= cut[:, 1:]  # what follows the step before is not there any more
+    keep = ~cut
+    keep[:, -1] &= last is not None
     rows = keep.flatten()
+    if not bool(rows.any()):
+        return None
     discounts = model.gamma * (~over).double()
     columns = (found.flatten(0, 1), after.flatten(0, 1), rewards, discounts, borders.flatten(), ratio)
     before, next_, reward, discount, border, weight = (x[rows] for x in columns)

@@ -19,6 +19,7 @@ from kova_rl.filter.observation import Observation
 from kova_rl.head import Solution, Stream, solve
 from kova_rl.head.features import Features
 from kova_rl.head.prior import prior_variance
+from kova_rl.head.solution import widened
 from kova_rl.jacobian import Predict
 from kova_rl.optimizer import Kova
 from kova_rl.posterior import Belief
@@ -225,7 +226,8 @@ class FilteredCritic(GuardedEnvironment, SafeSaving, BaseAlgorithm):
 
 
 def about(own: Belief, solved: Belief) -> Belief:
-    """Centred on the critic's own means, with the spread of the solution and the distance to it."""
+    """Centred on the critic's own means: the spread of the solution, its distance, and the filter's own."""
+    solved = widened(solved, own)
     distance = (solved.mean.reshape(own.mean.shape) - own.mean.to(solved.mean)).flatten()
     std = (solved.std.flatten().square() + distance.square()).sqrt().reshape(own.mean.shape)
 

@@ -27,7 +27,7 @@ class KovaSettings(ValueLoop):
     Args:
         covariance: What is kept of P, see :mod:`kova_rl.covariance`.
         evolution: How P grows between updates, see :mod:`kova_rl.evolution`; None is ``Leakage(0.001)``, and
-            ``Leakage(0.01)`` for the algorithms with a replay buffer.
+            ``Leakage(0.1)`` for the algorithms with a replay buffer.
         observation: How noisy the targets are, see :mod:`kova_rl.observation`; None is learned, and
             with ``Memoryless``, which has nothing to learn it from, the paper's: ``MaxRatio()`` on the ratio
             of the policies for PPO, TRPO and A2C, ``BatchSize()`` for the others.

@@ -1,4 +1,4 @@
-"""The picture: errors against samples, a panel a task and condition, and coverage below. Needs matplotlib."""
+"""The picture: errors against samples, a panel a task and condition; coverage and NEES. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -33,16 +33,18 @@ STYLES: dict[str, dict[str, Any]] = {
     "ktd-linear": {"color": "#CC79A7", "lw": 1.0, "ls": (0, (1, 1.2))},
     "ktd-wide": {"color": "#CC79A7", "lw": 2.0},
 }
+NEES = (1e-2, 1e4)
+"""What is drawn of it."""
 FLOOR = {"color": "#BBBBBB", "lw": 1.0, "ls": "-", "zorder": 0}
 
 
 def draw(paths: Sequence[Path], panels: Sequence[Panel]) -> None:
-    """Errors of every panel, and coverage: below each condition, over its tasks, or beside a single one."""
+    """Errors of every panel; coverage and NEES below a condition, over its tasks, or beside a single one."""
     tasks = list(dict.fromkeys(panel.task for panel in panels))
     conditions = list(dict.fromkeys(panel.condition for panel in panels))
     single = len(conditions) == 1
-    rows, columns = (len(tasks), 2) if single else (len(tasks) + 1, len(conditions))
-    size = (8.6, 3.1 * rows + 0.9) if single else (3.4 * columns, 2.6 * rows + 0.9)
+    rows, columns = (len(tasks), 3) if single else (len(tasks) + 2, len(conditions))
+    size = (12.0, 3.1 * rows + 0.9) if single else (3.4 * columns, 2.6 * rows + 0.9)
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
     for panel in panels:
         row, column = tasks.index(panel.task), conditions.index(panel.condition)
@@ -53,11 +55,14 @@ def draw(paths: Sequence[Path], panels: Sequence[Panel]) -> None:
             axes[row, column].set_ylabel(f"{panel.task}\nvalue error (RMS)")
     for i in range(len(tasks) if single else columns):
         pooled = panels[i : i + 1] if single else [p for p in panels if p.condition == conditions[i]]
-        ax = axes[i, 1] if single else axes[-1, i]
-        _coverage(ax, pooled)
-        axes[i if single else -2, 0 if single else i].set_xlabel("samples seen")
+        held, normalised = (axes[i, 1], axes[i, 2]) if single else (axes[-2, i], axes[-1, i])
+        _coverage(held, pooled)
+        _nees(normalised, pooled)
+        for ax in (normalised, axes[i if single else -3, 0 if single else i]):
+            ax.set_xlabel("samples seen")
         if single or i == 0:
-            ax.set_ylabel("true values inside, %")
+            held.set_ylabel("true values inside, %")
+            normalised.set_ylabel("NEES: (error / std)$^2$")
     handles = {label: line for ax in axes.flat for line, label in zip(*_legend(ax), strict=True)}
     lines, names = list(handles.values()), list(handles)
     figure.legend(lines, names, loc="outside lower center", ncols=min(5, 2 * columns), frameon=False)
@@ -111,5 +116,24 @@ def _coverage(ax: Any, panels: Sequence[Panel]) -> None:
         if not np.isnan(shares).all():
             ax.plot(ideal, 100 * np.nanmean(shares, 0), marker="o", ms=4, **STYLES[name])
     ax.set(xlim=(40, 100), ylim=(-3, 103), xticks=ideal, xlabel="interval, %")
+    ax.grid(axis="y", color="#EEEEEE", lw=0.8)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def _nees(ax: Any, panels: Sequence[Panel]) -> None:
+    """Above 1 bars are too narrow, below too wide. Medians over seeds and tasks: single runs are far off."""
+    ax.axhline(1.0, color="#BBBBBB", lw=1.0, zorder=0)
+    for name in panels[0].curves:
+        at = panels[0].curves[name][0]["samples"]
+        nees = np.concatenate([panel.stack(name, "nees") for panel in panels])
+        nees = nees[np.isfinite(nees).all(axis=1)]
+        if len(nees):
+            ax.plot(at, np.median(nees, axis=0), **STYLES[name])
+    ax.set_yscale("log")
+    ax.set_ylim(*NEES)
+    if panels[0].switch is None:
+        ax.set_xscale("log")
+    else:
+        ax.axvline(panels[0].switch, color="black", lw=0.8, ls=":")
     ax.grid(axis="y", color="#EEEEEE", lw=0.8)
     ax.spines[["top", "right"]].set_visible(False)

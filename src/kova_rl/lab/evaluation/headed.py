@@ -7,6 +7,7 @@ import torch
 from kova_rl.head import Head
 from kova_rl.lab.evaluation.network import Make, NetworkCritic
 from kova_rl.lab.evaluation.transitions import Array, Transitions
+from kova_rl.optimizer import Kova
 
 
 class HeadedCritic(NetworkCritic):
@@ -16,7 +17,8 @@ class HeadedCritic(NetworkCritic):
         self, make: Make, inputs: int, gamma: float, seed: int, *, window: int | None, weighted: bool
     ) -> None:
         super().__init__(make, inputs, gamma, seed, window=window, weighted=weighted)
-        self.head = Head(self.critic, gamma, memory=window)
+        kova = self.optimizer if isinstance(self.optimizer, Kova) else None
+        self.head = Head(self.critic, gamma, memory=window, filter=kova)
 
     def observe(self, batch: Transitions) -> None:
         """Learn, and show the transitions to the head."""

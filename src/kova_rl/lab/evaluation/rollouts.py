@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.spaces.utils import flatten
+from gymnasium.utils import EzPickle
 from gymnasium.wrappers import TimeLimit
 
 from kova_rl.lab.evaluation.environment import Env, Policy, Step, walk
@@ -43,20 +44,34 @@ def truth(env: Env, policy: Policy, gamma: float, seed: int, states: int, rollou
 
 
 def can_copy(env: Env, seed: int) -> bool:
-    """Whether a deep copy goes on exactly as the original would, and leaves it alone."""
+    """Whether a copy goes on exactly as the original does, from a state on its way, and leaves it alone."""
     try:
         env.action_space.seed(seed)
         env.reset(seed=seed)
+        for _ in range(3):
+            env.step(env.action_space.sample())
         actions = [env.action_space.sample() for _ in range(3)]
         ways = []
-        for _ in range(2):
-            twin = copy.deepcopy(env)
-            ways.append(
-                np.array([flatten(env.observation_space, twin.step(action)[0]) for action in actions])
-            )
-        return bool(np.array_equal(ways[0], ways[1]))
+        for one in (copied(env), copied(env), env):
+            seen = [flatten(env.observation_space, one.step(action)[0]) for action in actions]
+            ways.append(np.array(seen))
+        return bool(np.array_equal(ways[0], ways[1]) and np.array_equal(ways[0], ways[2]))
     except Exception:  # whatever an environment of others raises, it can't be copied
         return False
+
+
+def copied(env: Env) -> Env:
+    """A deep copy that is where the original is.
+
+    ``EzPickle``, which MuJoCo's environments are, would make it a new environment at its beginning.
+    """
+    base = env.unwrapped
+    memo: dict[int, Any] = {}
+    if isinstance(base, EzPickle):
+        same = object.__new__(type(base))
+        memo[id(base)] = same
+        vars(same).update(copy.deepcopy(vars(base), memo))
+    return copy.deepcopy(env, memo)
 
 
 def from_copies(env: Env, policy: Policy, gamma: float, seed: int, states: int, rollouts: int) -> Truth:
@@ -66,7 +81,7 @@ def from_copies(env: Env, policy: Policy, gamma: float, seed: int, states: int, 
     seen, values, doubt = [], [], []
     for t in range(25 * states):
         if t % 25 == 0:
-            returns = [rollout(_twin(env, [seed, t, i]), observation, policy, gamma) for i in range(rollouts)]
+            returns = [rollout(twin(env, [seed, t, i]), observation, policy, gamma) for i in range(rollouts)]
             if None not in returns:
                 known = np.array(returns, dtype=np.float64)
                 seen.append(flatten(env.observation_space, observation))
@@ -80,16 +95,16 @@ def from_copies(env: Env, policy: Policy, gamma: float, seed: int, states: int, 
     return Truth(np.array(seen, dtype=np.float64), np.array(values), np.array(doubt), note)
 
 
-def _twin(env: Env, seed: list[int]) -> Env:
+def twin(env: Env, seed: list[int]) -> Env:
     """A copy with a random generator of its own, and no time limit."""
-    twin = copy.deepcopy(env)
-    twin.unwrapped.np_random = np.random.default_rng(seed)
-    layer: Any = twin
+    made = copied(env)
+    made.unwrapped.np_random = np.random.default_rng(seed)
+    layer: Any = made
     while isinstance(layer, gymnasium.Wrapper):
         if isinstance(layer, TimeLimit):
             vars(layer).update(_max_episode_steps=LONGEST + 1, _elapsed_steps=0)
         layer = layer.env
-    return twin
+    return made
 
 
 def rollout(env: Env, observation: Any, policy: Policy, gamma: float) -> float | None:
