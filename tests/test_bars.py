@@ -13,7 +13,8 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
 from kova_rl.sb3 import KovaA2C, KovaDQN, KovaPPO, KovaSAC, KovaTD3
-from kova_rl.sb3.bars import Cuts, Replayed, rolled_out
+from kova_rl.sb3.bars import Replayed, rolled_out
+from kova_rl.sb3.collected import Cuts
 
 
 class Coin(gymnasium.Env[Any, Any]):
@@ -47,6 +48,7 @@ def small() -> dict[str, Any]:
     return {"policy_kwargs": {"net_arch": [16]}, "seed": 0, "device": "cpu"}
 
 
+@pytest.mark.filterwarnings("ignore:the first innovations:UserWarning")
 @pytest.mark.parametrize("cls", [KovaPPO, KovaA2C])
 @pytest.mark.parametrize("envs", [1, 3])
 def test_a_rollout_is_read_as_it_was_walked(cls: Any, envs: int) -> None:

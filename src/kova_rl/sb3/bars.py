@@ -2,48 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import Tensor
 
 from kova_rl.head import Stream
-from kova_rl.sb3.collected import by_env, tensors
+from kova_rl.sb3.collected import Cuts, by_env, tensors
 
-__all__ = ["LATEST", "Cuts", "Replayed", "replayed", "rolled_out"]
+__all__ = ["LATEST", "Replayed", "replayed", "rolled_out"]
 
 LATEST = 10_000
 """Transitions of a replay buffer that are looked at."""
 LARGEST_RATIO = 10.0
-
-
-class Cuts:
-    """Which steps of the rollout at hand were cut by a time limit; the buffer does not say."""
-
-    def __init__(self) -> None:
-        self._found: set[tuple[int, int]] = set()
-
-    def note(self, step: int, infos: Sequence[Mapping[str, Any]], dones: Any) -> None:
-        """Look at one step of all environments, which will be row ``step`` of the buffer."""
-        if step == 0:
-            self._found.clear()
-        for env, (info, done) in enumerate(zip(infos, dones, strict=True)):
-            if done and info.get("TimeLimit.truncated", False):
-                self._found.add((step, env))
-
-    def mask(self, steps: int, envs: int) -> NDArray[np.bool_]:
-        """True where an episode was cut, steps x environments."""
-        found = np.zeros((steps, envs), dtype=np.bool_)
-        for step, env in self._found:
-            if step < steps:  # the last may have been noted and not kept
-                found[step, env] = True
-        return found
 
 
 def rolled_out(model: OnPolicyAlgorithm, features: Callable[[Any], Tensor], cuts: Cuts) -> Stream | None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
+from numpy.typing import NDArray
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from torch import Tensor
 
@@ -39,6 +40,14 @@ class Cuts:
             if end is not None and infos[env].get("TimeLimit.truncated", False):
                 self.found.append((int(env), step, end))
 
+    def mask(self, steps: int, envs: int) -> NDArray[np.bool_]:
+        """True where an episode was cut, steps x environments."""
+        found = np.zeros((steps, envs), dtype=np.bool_)
+        for env, step, _ in self.found:
+            if step < steps:  # the last may have been noted and not kept
+                found[step, env] = True
+        return found
+
     def observations(self, model: OnPolicyAlgorithm) -> Any:
         """In the order of the flat rollout; None if there is none."""
         if not self.found:
@@ -60,9 +69,7 @@ def rollout_of(model: OnPolicyAlgorithm, cuts: Cuts) -> Rollout:
     assert model._last_obs is not None
     assert model._last_episode_starts is not None
     over = np.concatenate([buffer.episode_starts[1:], np.asarray(model._last_episode_starts)[None]])
-    truncated = torch.zeros(shape, dtype=torch.bool, device=device)
-    for at, when, _ in cuts.found:
-        truncated[when, at] = True
+    truncated = torch.as_tensor(cuts.mask(*shape), device=device)
     cut = cuts.observations(model)
     if cut is not None:
         with torch.no_grad():

@@ -23,13 +23,9 @@ from kova_rl.head import Solution
 from kova_rl.head.features import Features
 from kova_rl.info import StepInfo
 from kova_rl.posterior import Belief
-<<<<<<< HEAD
 from kova_rl.sb3.apart import Apart, as_the_host_draws, frozen, without_values
 from kova_rl.sb3.bars import rolled_out
 from kova_rl.sb3.collected import Cuts, ratio_of
-=======
-from kova_rl.sb3.bars import Cuts, rolled_out
->>>>>>> 7d6226e8f05fe0396a9bc59e929ba465079b7a13
 from kova_rl.sb3.critic import FilteredCritic, last_linear, release, solved_head
 from kova_rl.sb3.guard import check_rollout
 from kova_rl.sb3.value_modules import shares_weights, value_modules
@@ -67,7 +63,6 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
 
     def _setup_model(self) -> None:
         super()._setup_model()
-<<<<<<< HEAD
         self.value = ValueLoop.of(self.value)  # load may have been given a dict
         if self.kova is not None and self.value is not None:
             raise ValueError(
@@ -76,10 +71,6 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
             )
         self.loop = self.value if self.kova is None else self.kova
         if self.loop is None:
-=======
-        self._cuts = Cuts()
-        if self.kova is None:
->>>>>>> 7d6226e8f05fe0396a9bc59e929ba465079b7a13
             return
         layers = "none" if self.kova is None else self.kova.layers
         module, self._unfiltered = value_modules(self.policy, layers)
@@ -115,17 +106,8 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
 
     def _update_info_buffer(self, infos: list[dict[str, Any]], dones: Any = None) -> None:
         super()._update_info_buffer(infos, dones)
-        if self._keeps_cuts() and dones is not None and np.any(dones):
+        if dones is not None and np.any(dones):
             self._cuts.add(self.rollout_buffer.pos, infos, dones)
-
-    def _keeps_cuts(self) -> bool:
-        """Whether what was observed at time limits is needed."""
-        return self.loop is not None and self.loop.rewrites
-
-    def _update_info_buffer(self, infos: list[dict[str, Any]], dones: Any = None) -> None:
-        """Called by the host after each step of a rollout, before the step is in the buffer."""
-        super()._update_info_buffer(infos, dones)
-        self._cuts.note(self.rollout_buffer.pos, infos, dones)
 
     def train(self) -> None:
         check_rollout(self.rollout_buffer)
@@ -185,14 +167,10 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
         return [*modules, *(["value_optimizer"] if self.value_optimizer is not None else [])], variables
 
     def _excluded_save_params(self) -> list[str]:
-<<<<<<< HEAD
         ours = ("_unfiltered", "_own", "_shares", "_cuts", "value_optimizer", "loop", "passes")
         return [*super()._excluded_save_params(), *ours]
 
     # ------------------------------------------------------------------ believing
-=======
-        return [*super()._excluded_save_params(), "_unfiltered", "_cuts"]
->>>>>>> 7d6226e8f05fe0396a9bc59e929ba465079b7a13
 
     def _heads(self) -> Features:
         return Features(self.policy.predict_values, last_linear(self.policy.value_net))

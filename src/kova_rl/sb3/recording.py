@@ -24,9 +24,6 @@ Kept = Callable[[Rollout, Tensor], None]
 class _Recording(KovaPPO):
     kept: Kept
 
-    def _keeps_cuts(self) -> bool:
-        return True
-
     def train(self) -> None:
         rollout = rollout_of(self, self._cuts)
         super().train()
