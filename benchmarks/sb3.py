@@ -18,10 +18,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from sb3_contrib import TRPO
-from stable_baselines3 import PPO, SAC
+from stable_baselines3 import A2C, PPO, SAC
 
 from kova_rl import Kova, evolution
-from kova_rl.sb3 import KovaPPO, KovaSAC, KovaTRPO
+from kova_rl.sb3 import KovaA2C, KovaPPO, KovaSAC, KovaTRPO
 
 HOST = "the host"
 ENVIRONMENT = "Hopper-v5"
@@ -50,7 +50,7 @@ CASES = {
         {"n_steps": 2048, "batch_size": 64, "policy_kwargs": tanh(64)},
         2048,
         47,
-        {"default": 47, "memoryless": 10},
+        {"default": 5, "memoryless": 15},
     ),
     "trpo": Case(
         KovaTRPO,
@@ -64,8 +64,9 @@ CASES = {
         },
         1024,
         60,
-        {"default": 55, "memoryless": 15},
+        {"default": 10, "memoryless": 15},
     ),
+    "a2c": Case(KovaA2C, A2C, {"policy_kwargs": tanh(64)}, 500, 0, {"default": 50}),
     "sac": Case(
         KovaSAC,
         SAC,
@@ -153,7 +154,7 @@ def main(names: list[str], rounds: int = 9) -> bool:
         base = median(next(iter(taken.values())))
         table = Table(
             title=f"{name.upper()} on {ENVIRONMENT}, slices of {case.slice} steps",
-            caption=f"the paper: +{case.paper}% over Adam",
+            caption=f"the paper: +{case.paper}% over Adam" if case.paper else None,
         )
         for heading in ("critic", "ms a step", "over Adam", "bar", "spread"):
             table.add_column(heading, justify="left" if heading == "critic" else "right")

@@ -44,7 +44,7 @@ def regression(seed: int, rows: int = 48, noise: float = 0.7) -> tuple[Any, torc
 def passes(
     kova: Kova, critic: Any, states: torch.Tensor, goals: torch.Tensor, count: int, how: str, **noise: Any
 ) -> None:
-    """Go through the samples: each look counts in full, or later ones move the mean alone, or each its part."""
+    """Each look counts in full ("each"), or later ones move the mean alone ("mean"), or each its part."""
     for k in range(count):
         for index in torch.randperm(len(goals), generator=torch.Generator().manual_seed(k)).split(16):
             look = (k + 1, count) if how == "part" else (1, 1)
