@@ -18,11 +18,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from sb3_contrib import TRPO
-from stable_baselines3 import DDPG, DQN, PPO, SAC, TD3
+from stable_baselines3 import A2C, DDPG, DQN, PPO, SAC, TD3
 
-from kova_rl import Kova, covariance, evolution
+from kova_rl import Kova, evolution
 from kova_rl.filter.step import Update
-from kova_rl.sb3 import KovaDDPG, KovaDQN, KovaPPO, KovaSAC, KovaTD3, KovaTRPO
+from kova_rl.sb3 import KovaA2C, KovaDDPG, KovaDQN, KovaPPO, KovaSAC, KovaTD3, KovaTRPO
 
 HOST = "the host, with Adam"
 Critics = dict[str, dict[str, Any]]
@@ -33,8 +33,6 @@ CRITICS: Critics = {
     "default": {"kova": {}},
     "memoryless": {"kova": {"evolution": evolution.Memoryless(0.01)}},
 }
-KRONECKER = {"covariance": covariance.Kronecker(covariance.FanIn())}
-"""What wide critics are filtered with."""
 
 
 @dataclass(frozen=True)
@@ -67,14 +65,14 @@ def as_in_the_paper(
 
 def as_the_host_has_it(make: Any, host: Any, bar: int, steps: int = 100, **settings: Any) -> Case:
     """The host's own networks and batches, with every Q network filtered."""
-    kronecker: Critics = {"kova=None": {"kova": None}, "Kronecker": {"kova": KRONECKER}}
     settings = {"buffer_size": 20_000, **settings}
-    return Case(make, host, settings, steps, {"Kronecker": bar}, kronecker, "Kronecker")
+    critics = {name: CRITICS[name] for name in ("kova=None", "default")}
+    return Case(make, host, settings, steps, {"default": bar}, critics, "default")
 
 
 CASES = {
     "ppo": as_in_the_paper(
-        KovaPPO, PPO, {"n_steps": 2048, "batch_size": 64, "policy_kwargs": tanh(64)}, 2048, 47, (47, 10)
+        KovaPPO, PPO, {"n_steps": 2048, "batch_size": 64, "policy_kwargs": tanh(64)}, 2048, 47, (5, 15)
     ),
     "trpo": as_in_the_paper(
         KovaTRPO,
@@ -88,8 +86,9 @@ CASES = {
         },
         1024,
         60,
-        (55, 15),
+        (10, 15),
     ),
+    "a2c": Case(KovaA2C, A2C, {"policy_kwargs": tanh(64)}, 500, {"default": 50}, CRITICS, "default", None),
     "sac": as_in_the_paper(
         KovaSAC,
         SAC,
@@ -101,16 +100,16 @@ CASES = {
         },
         300,
         450,
-        (250, 60),
+        (60, 60),
     ),
     "sac-host": replace(
         as_the_host_has_it(KovaSAC, SAC, 60),
         critics={
-            "V, Kronecker": {"kova": KRONECKER},
-            "both Q, Kronecker": {"kova": KRONECKER, "value_network": False},
+            "V": {"kova": {}},
+            "both Q": {"kova": {}, "value_network": False},
         },
-        bars={"V, Kronecker": 60},
-        watched="both Q, Kronecker",
+        bars={"V": 60},
+        watched="both Q",
     ),
     "td3-host": as_the_host_has_it(KovaTD3, TD3, 100),
     "td3-256": as_the_host_has_it(KovaTD3, TD3, 100, policy_kwargs={"net_arch": [256, 256]}),

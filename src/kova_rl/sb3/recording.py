@@ -45,12 +45,13 @@ def recorded(
         steps: Of each environment in a rollout.
         envs: How many environments there are.
     """
-    env = VecNormalize(make_vec_env(environment, n_envs=envs, seed=seed))
-    if not isinstance(env.observation_space, spaces.Box) or len(env.observation_space.shape) != 1:
+    bare = make_vec_env(environment, n_envs=envs, seed=seed)
+    if not isinstance(bare.observation_space, spaces.Box) or len(bare.observation_space.shape) != 1:
         raise ValueError(
             f"a stream is recorded of observations that are vectors, {environment} has "
-            f"{env.observation_space}: choose another environment"
+            f"{bare.observation_space}: choose another environment"
         )
+    env = VecNormalize(bare)
     sizes = {"net_arch": {"pi": [64, 64], "vf": [64, 64]}, "activation_fn": torch.nn.Tanh}
     arguments: dict[str, Any] = {"seed": seed, "n_steps": steps, "policy_kwargs": sizes, "device": "cpu"}
     model = _Recording("MlpPolicy", env, kova=None, **arguments)

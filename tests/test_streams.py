@@ -1,0 +1,155 @@
+"""Recorded streams: what is in the file, what is examined, the table and the picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kova_rl import cli
+from kova_rl.lab.streams import command, examine, picture, store
+from kova_rl.lab.streams.critics import SHORT, critic_named
+from kova_rl.sb3 import KovaSettings
+from kova_rl.value_loop import Rollout, ValueLoop
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three rollouts of Pendulum in two environments, with a time limit in some of them."""
+    path = tmp_path_factory.mktemp("streams") / "pendulum.npz"
+    sizes = ["--rollouts", "4", "--steps", "128", "--envs", "2"]
+    cli.main(["record", "Pendulum-v1", *sizes, "--out", str(path)])
+    return path
+
+
+def test_a_stream_is_what_the_run_saw(recorded: Path) -> None:
+    stream = store.read(recorded)
+    assert (stream.meta.environment, len(stream.rollouts), stream.inputs) == ("Pendulum-v1", 4, 3)
+    cut = [int(rollout.truncated.sum()) for rollout in stream.rollouts]
+    assert sum(cut) == 4  # 512 steps of each of two, cut after 200
+    for rollout, ratio, count in zip(stream.rollouts, stream.ratios, cut, strict=True):
+        assert rollout.observations.shape == (256, 3)
+        assert rollout.rewards.shape == rollout.terminated.shape == (128, 2)
+        assert not rollout.terminated.any()
+        assert (0 if rollout.cut is None else len(rollout.cut)) == count
+        assert ratio.shape == (256,)
+        assert float((ratio - 1).abs().max()) > 1e-3  # the policy has moved
+    first, second = stream.rollouts[:2]
+    # What follows the last step of a rollout is the first observation of the next.
+    assert torch.equal(first.last, second.observations[::128])
+
+
+def test_the_same_command_records_the_same(recorded: Path, tmp_path: Path) -> None:
+    from kova_rl.sb3.recording import recorded as run
+
+    stream = store.read(recorded)
+    again, _ = next(iter(run("Pendulum-v1", 0, 1, steps=128, envs=2)))
+    assert torch.equal(again.rewards, stream.rollouts[0].rewards)
+    assert torch.equal(again.observations.half().float(), stream.rollouts[0].observations)
+
+
+def test_damaged_files_and_other_spaces_are_refused(tmp_path: Path, capsys: Any) -> None:
+    bad = tmp_path / "bad.npz"
+    bad.write_bytes(b"no zip")
+    with pytest.raises(ValueError, match="not a recorded stream, or damaged"):
+        store.read(bad)
+    with pytest.raises(ValueError, match="there is no stream"):
+        store.read(tmp_path / "none.npz")
+    with pytest.raises(SystemExit):
+        cli.main(["record", "FrozenLake-v1", "--rollouts", "1", "--out", str(tmp_path / "x.npz")])
+    assert "observations that are vectors" in capsys.readouterr().err
+    assert not (tmp_path / "x.npz").exists()
+
+
+def rollout(rewards: list[float], terminated: list[int], truncated: list[int]) -> Rollout:
+    steps = len(rewards)
+    flags = (torch.zeros(steps, 1, dtype=torch.bool) for _ in range(2))
+    ended, cut = flags
+    ended[terminated], cut[truncated] = True, True
+    seen = torch.randn(steps, 2)
+    column = torch.tensor(rewards).unsqueeze(1)
+    return Rollout(seen, column, ended, cut, seen[:1], torch.randn(len(truncated), 2) if truncated else None)
+
+
+def test_returns_without_a_critic_are_those_of_completed_episodes() -> None:
+    one = rollout([1.0, 2.0, 4.0, 8.0, 16.0], terminated=[2], truncated=[])
+    returns, free = examine.free_returns(one, gamma=0.5)
+    assert free.flatten().tolist() == [True, True, True, False, False]  # the last two did not end
+    assert returns.flatten()[:3].tolist() == [3.0, 4.0, 4.0]
+    far = rollout([1.0] * 20, terminated=[], truncated=[19])
+    _, free = examine.free_returns(far, gamma=0.5)
+    assert free.flatten().tolist() == [True] * 14 + [False] * 6  # 0.5^7 < 1%
+
+
+def test_a_perfect_critic_has_no_error_and_the_noise_of_the_rewards() -> None:
+    """The reward is a known function of the state, and every step ends its episode."""
+    torch.manual_seed(0)
+    seen = torch.randn(400, 2)
+    rewards = seen[:, :1] + 0.5 * torch.randn(400, 1)
+    flags = torch.ones(400, 1, dtype=torch.bool)
+    one = Rollout(seen, rewards, flags, torch.zeros_like(flags), seen[:1], None)
+    meta = store.StreamMeta("none", 0, 30, 400, 1)
+    stream = store.Stream(meta, [one] * 30, [torch.ones(400)] * 30)
+    found = examine.examine(stream, critic_named("kronecker:0.001:fan-in:adaptive:p2"))
+    assert found.noise.shape == (29,)
+    expected = float(0.5 / rewards.std())
+    assert found.halves[1] == pytest.approx(expected, rel=0.1)
+    assert float(found.error[-1]) == pytest.approx(expected, rel=0.1)
+    assert abs(float(found.bias[-1])) < 0.05
+    assert 0.9 < float(found.coverage[-1]) <= 1.0
+    assert found.seconds > 0
+    adam = examine.examine(stream, critic_named("adam:1e-3:p3"))
+    assert adam.halves[1] == pytest.approx(expected, rel=0.15)
+    assert adam.coverage.isnan().all()
+
+
+def test_a_critic_is_examined_before_it_learns(recorded: Path) -> None:
+    """The second rollout's examination depends on the first alone."""
+    stream = store.read(recorded)
+    other = store.Stream(stream.meta, [*stream.rollouts[:2], *stream.rollouts[:2]], stream.ratios)
+    settings = critic_named("adam:1e-3:p2")
+    one, two = (examine.examine(each, settings).noise for each in (stream, other))
+    assert one[0] == two[0]
+    assert one[1] != two[1]
+
+
+def test_critics_have_names() -> None:
+    for name in SHORT:
+        critic_named(name)
+    adam = critic_named("adam:1e-3:p10:l1:each")
+    assert adam == ValueLoop(value_lr=1e-3, value_passes=10, value_lambda=1.0, recompute="each")
+    filtered = critic_named("kronecker:0.01:fan-in:adaptive:p3")
+    assert isinstance(filtered, KovaSettings)
+    assert (filtered.value_passes, filtered.evolution.eta) == (3, 0.01)  # type: ignore[union-attr]
+    for wrong in ("adam", "adam:x", "sgd:0.1", "adam:1e-3:fan-in", "low-rank:0.1:p0", "low-rank:0.1:odd"):
+        with pytest.raises(ValueError, match="a critic is written"):
+            critic_named(wrong)
+
+
+def test_the_table_is_gone_on_with_and_drawn(recorded: Path, tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "table.csv"
+    arguments = ["stream", str(recorded), "--out", str(out), "--critics"]
+    cli.main([*arguments, "adam:1e-3:p1"])
+    before = out.read_text()
+    cli.main([*arguments, "adam:1e-3:p1", "low-rank:0.1:p1"])
+    assert out.read_text().startswith(before)
+    assert len(out.read_text().splitlines()) == 3
+    assert (tmp_path / "table.png").stat().st_size > 5000
+    out.write_text("a,b\n1,2\n")
+    with pytest.raises(SystemExit):
+        cli.main([*arguments, "adam:1e-3:p1"])
+    assert "another table" in capsys.readouterr().err
+
+
+def test_the_front_is_what_nothing_beats() -> None:
+    points = {"fast": (1.5, 1.0), "slow": (1.0, 9.0), "beaten": (1.6, 2.0), "middle": (1.2, 3.0)}
+    assert picture.front(points) == ["fast", "middle", "slow"]
+
+
+def test_what_is_shipped_can_be_read() -> None:
+    for path in command.shipped().values():
+        stream = store.read(path)
+        assert path.stat().st_size < 3e6
+        assert len(stream.rollouts) == stream.meta.rollouts
