@@ -64,9 +64,10 @@ def picture(rows: Sequence[Row], path: Path) -> Path:
             axes.scatter([s for _, s in own], [n for n, _ in own], s=22, color=colour, label=kind)
     best = front(points)
     axes.plot([points[n][1] for n in best], [points[n][0] for n in best], color="0.6", lw=1, zorder=0)
-    for name in best:
+    for at, name in enumerate(best):
         noise, seconds = points[name]
-        axes.annotate(name, (seconds, noise), xytext=(4, -9), textcoords="offset points", fontsize=7)
+        above = 6 + 9 * (at % 3)  # near ones would cover each other
+        axes.annotate(name, (seconds, noise), xytext=(4, above), textcoords="offset points", fontsize=7)
     axes.set(xscale="log", xlabel="processor seconds for a stream")
     axes.set_ylabel("noise of the advantages over the least")
     axes.set_title("Critics on recorded rollouts of PPO")

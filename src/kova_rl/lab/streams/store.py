@@ -20,7 +20,7 @@ from kova_rl.value_loop import Rollout
 __all__ = ["Stream", "StreamMeta", "read", "write"]
 
 SMALL = np.float16
-"""Of observations and ratios: normalised, they are of order 1, and the results are the same to 3 digits."""
+"""Of observations and ratios: normalised, they are of order 1, and are kept to three digits."""
 EXACT = ("rewards", "terminated", "truncated")
 
 
