@@ -243,15 +243,16 @@ def test_settings_are_a_dict_or_a_dataclass() -> None:
     )
     two = small(KovaPPO, kova=KovaSettings(covariance=covariance.Diagonal())).filters.v
     assert isinstance(two.covariance, covariance.Diagonal)
-    assert isinstance(two.observation, observation.Adaptive)
+    assert isinstance(two.observation, observation.MaxRatio)
 
 
-def test_the_default_is_that_of_kova_in_every_class() -> None:
+def test_the_default_is_that_of_kova_and_on_policy_the_papers_noise() -> None:
     usual = Kova(torch.nn.Linear(1, 1))
-    for algorithm, name in ((KovaDQN, "q"), (KovaSAC, "v"), (KovaPPO, "v"), (KovaDDPG, "q0")):
+    for algorithm, name in ((KovaDQN, "q"), (KovaSAC, "v"), (KovaPPO, "v"), (KovaA2C, "v"), (KovaDDPG, "q0")):
         built = getattr(small(algorithm).filters, name)
-        assert (built.covariance, built.observation) == (usual.covariance, usual.observation)
-        assert built.evolution == (usual.evolution if algorithm is KovaPPO else evolution.Leakage(0.1))
+        assert (built.covariance, built.evolution) == (usual.covariance, evolution.Leakage(0.1))
+        on_policy = algorithm in (KovaPPO, KovaA2C)
+        assert built.observation == (observation.MaxRatio() if on_policy else usual.observation)
     released = small(KovaPPO, kova={"evolution": evolution.Memoryless(0.01)}).filters.v
     assert (released.covariance.prior, released.observation) == (1.0, observation.MaxRatio())
 

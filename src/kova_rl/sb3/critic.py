@@ -85,10 +85,10 @@ class FilteredCritic(GuardedEnvironment, SafeSaving, BaseAlgorithm):
             )
         super()._setup_model()  # type: ignore[safe-super]
 
-    def _add_filter(self, name: str, module: nn.Module, unlearned: Observation | None = None) -> None:
+    def _add_filter(self, name: str, module: nn.Module, own: Observation | None = None) -> None:
         assert self.kova is not None
         refuse_other_layers(module)
-        built = self.kova.build(module, unlearned, self.replayed)
+        built = self.kova.build(module, own, self.replayed)
         missing = set(built.observation.inputs) - set(self.noise_inputs)
         if missing:
             kinds = [kind for kind in Observation.__subclasses__() if isinstance(kind.inputs, tuple)]

@@ -26,11 +26,9 @@ class KovaSettings(ValueLoop):
 
     Args:
         covariance: What is kept of P, see :mod:`kova_rl.covariance`.
-        evolution: How P grows between updates, see :mod:`kova_rl.evolution`; None is ``Leakage(0.001)``, and
-            ``Leakage(0.1)`` for the algorithms with a replay buffer.
-        observation: How noisy the targets are, see :mod:`kova_rl.observation`; None is learned, and
-            with ``Memoryless``, which has nothing to learn it from, the paper's: ``MaxRatio()`` on the ratio
-            of the policies for PPO, TRPO and A2C, ``BatchSize()`` for the others.
+        evolution: How P grows between updates, see :mod:`kova_rl.evolution`; None is ``Leakage(0.1)``.
+        observation: How noisy the targets are, see :mod:`kova_rl.observation`. None is learned, as in
+            ``Kova``, but for PPO, TRPO and A2C: there it is ``MaxRatio()`` on the ratio of the policies.
         lr: alpha, in (0, 1].
         eta: Short for the default evolution with this ``eta``, as in ``Kova``.
         prior: Short for the default covariance with this ``prior``, as in ``Kova``.
@@ -66,18 +64,15 @@ class KovaSettings(ValueLoop):
         # Refuses what is out of range, or said twice, here and not when the critic is built.
         chosen(self.covariance, self.evolution, self.observation, self.eta, self.prior)
 
-    def build(self, module: nn.Module, unlearned: Observation | None = None, replayed: bool = False) -> Kova:
+    def build(self, module: nn.Module, own: Observation | None = None, replayed: bool = False) -> Kova:
         """A filter of this module.
 
         Args:
             module: The critic, or its last layer.
-            unlearned: The algorithm's own noise, for where none was chosen and none can be learned, because
-                the evolution keeps no posterior; None is ``BatchSize()``.
+            own: The algorithm's own noise, for where none was chosen; None is that of ``Kova``.
             replayed: Whether it learns from a replay buffer; see :func:`kova_rl.defaults.settle`.
         """
-        tracked = self.evolution is None or self.evolution.tracked
-        noise = self.observation or (None if tracked else unlearned)
-        evolution = self.evolution
+        noise, evolution = self.observation or own, self.evolution
         if evolution is None and self.eta is None:
             _, evolution, _ = settle(None, None, noise, replayed=replayed)
         return Kova(

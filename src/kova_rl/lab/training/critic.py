@@ -64,7 +64,7 @@ OBSERVATIONS: dict[str, type[observation.Observation]] = {
 REPLAYED = ("dqn", "ddpg", "sac")
 """Algorithms that learn from a replay buffer."""
 MAX_RATIO = ("a2c", "ppo", "trpo")
-"""Algorithms whose targets have a policy ratio, from which the paper takes the noise that is not learned."""
+"""Algorithms whose targets have a policy ratio, from which the paper takes the noise."""
 
 
 def check_critic(config: RunConfig) -> None:
@@ -120,7 +120,7 @@ def objects(config: RunConfig) -> tuple[Any, Any, Any]:
     given = config.covariance or ("isotropic" if config.critic == "memoryless" else None)
     if given is None and config.rank is not None:
         given = "low-rank"
-    if noise is None and config.critic == "memoryless" and config.algorithm in MAX_RATIO:
+    if noise is None and config.algorithm in MAX_RATIO:
         noise = observation.MaxRatio()
     kept = None if given is None else COVARIANCES[given]()
     structure, evolved, noise = settle(kept, evolved, noise, replayed=config.algorithm in REPLAYED)
