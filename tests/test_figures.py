@@ -26,6 +26,7 @@ from tests.runs import TIMES, ppo
 
 COUNTS = {
     "fig3": (8, 3 * 3 * 3 * 3, 5 * 8 * (3 * 3 + 3)),
+    "control": (4, 4 * (4 * 10 + 2 * 5), 4 * 2 * 3 * 10),
     "ablation": (7, 2 * 3 * 13, 2 * 8 * 13),
     "times": (8, 5 * 3 * 3 * 3, 5 * 3 * 3),
     "grid": (8, 3 * 2 * 24, 5 * 8 * 24),
@@ -42,10 +43,11 @@ def test_every_sweep_that_is_shipped_expands(name: str, scale: str) -> None:
         assert len(runs) <= 8
         assert hours * 3600 < 60, "a minute on two cores, which load the libraries first"
     if scale == "desk":
-        assert 1 < hours < 8
+        assert 1 < hours < (16 if name == "control" else 8)
     if scale == "paper":
         assert {run.steps for run in runs} <= {1_000_000, 2_000_000}
-        assert name == "times" or {run.seed for run in runs} == set(range(8))
+        seeds = range(10 if name == "control" else 8)
+        assert name == "times" or {run.seed for run in runs} == set(seeds)
     if name == "times":
         assert {run.critic for run in runs} == {"adam", "memoryless", "kova"}
 

@@ -38,6 +38,7 @@ class Figure:
 
 FIGURES = {
     "fig3": Figure("learning curves on MuJoCo: PPO, TRPO and SAC with three critics, and ACKTR"),
+    "control": Figure("PPO and TRPO with Kova, Adam and memoryless critics, ten seeds (not in the paper)"),
     "ablation": Figure("PPO: eta by noise, with the policy's entropy and loss beside the return"),
     "times": Figure("running times of the critics, made one run at a time", alone=True),
     "grid": Figure("the grid search for PPO, and the best settings of each environment"),
