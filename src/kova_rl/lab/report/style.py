@@ -13,7 +13,7 @@ from typing import Any
 import matplotlib
 
 from kova_rl.lab import files
-from kova_rl.lab.report.groups import rank
+from kova_rl.lab.report.groups import family, rank
 from kova_rl.lab.report.html import variable
 
 matplotlib.use("Agg")
@@ -125,7 +125,8 @@ def keys(labelled: Sequence[tuple[str, str]]) -> dict[str, Key]:
     out: dict[str, Key] = {}
     for label, critic in sorted(labelled, key=lambda pair: rank(pair[1])):
         if label not in out:
-            out[label] = Key(label, critic, sum(key.critic == critic for key in out.values()))
+            own = family(critic)
+            out[label] = Key(label, own, sum(key.critic == own for key in out.values()))
     return out
 
 
