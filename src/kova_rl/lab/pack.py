@@ -87,6 +87,8 @@ def one(path: Path) -> Folder:
     Raises:
         ValueError: There is none, or several.
     """
+    if path.suffix == ".npz":  # as it was before: FOLDER/data/NAME.npz
+        path = path.parent.parent / path.stem
     if (path / "config.json").exists():
         return Folder(path)
     inside = found(path.parent) if path.parent.exists() else []

@@ -15,7 +15,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 
 from kova_rl.algorithms import ALGORITHMS as TABLE
 from kova_rl.algorithms import FOREIGN
-from kova_rl.sb3 import archive
+from kova_rl.sb3.files import archive
 
 __all__ = ["ALGORITHMS", "SavedPolicy", "load"]
 

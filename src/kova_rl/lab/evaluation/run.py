@@ -109,11 +109,8 @@ class EvaluationRun:
         curves = self.learn(tick)
         single = {k: v.astype(np.float32) if v.dtype == np.float64 else v for k, v in curves.items()}
         files.save(work.path / DATA, single)
-        for i, at in enumerate(curves["samples"].tolist()):
-            marks = {
-                name: float(curves[name][i]) for name in ("error", "explained", "nees") if name in curves
-            }
-            work.record({"step": at, **{k: v if np.isfinite(v) else None for k, v in marks.items()}})
+        for at, error in zip(curves["samples"].tolist(), curves["error"].tolist(), strict=True):
+            work.record({"step": at, "error": error if np.isfinite(error) else None})
         return {
             "steps": self.samples,
             "seconds": round(time.perf_counter() - clock, 3),

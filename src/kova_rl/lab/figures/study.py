@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -105,9 +104,8 @@ def study(scale: str, seeds: int | None, place: Place, console: Console) -> list
         size = replace(size, seeds=seeds)
     settings = dict(configurations())
     first = _made(_small(settings, range(size.few), size), place, console)
-    entries = collect(first)
-    kept = {entry.name: settings[entry.name] for entry in entries[: len(entries) // 6]}
-    kept |= {label: critic for label, critic in settings.items() if not is_tracked(label)}
+    chosen = _kept(collect(first))
+    kept = {label: critic for label, critic in settings.items() if label in chosen}
     second = _made(_small(kept, range(size.seeds), size), place, console)
     better = _written(place.root, first, second, [], console)  # the last round takes long
     third = _made(
@@ -122,28 +120,37 @@ def study(scale: str, seeds: int | None, place: Place, console: Console) -> list
 
 
 def redraw(root: Path, console: Console) -> list[Entry]:
-    """The tables again, from the runs in this folder: those of several seeds are the second round's."""
-    seeds, small, large = Counter[tuple[str, str]](), list[Folder](), list[Folder]()
-    for folder in found(root):
-        config = folder.json("config.json")
-        (large if config["environment"] == LARGE else small).append(folder)
-        seeds[config["label"], config["environment"]] += 1
-    several = {label for (label, place), count in seeds.items() if count > 1 and place != LARGE}
-    configs = [(folder, folder.json("config.json")) for folder in small]
-    first = [folder for folder, config in configs if config["seed"] == 0]
-    second = [folder for folder, config in configs if config["label"] in several] or first
-    return _written(root, first, second, large, console)
+    """The tables again, from the runs in this folder."""
+    places, labels = [*MAZES, *(" ".join(task) for task in TASKS)], list(dict(configurations()))
+    known = [(folder, folder.json("config.json")) for folder in found(root)]
+    known.sort(key=lambda each: (each[1]["seed"], labels.index(each[1]["label"])))
+    small = [each for place in places for each in known if each[1]["environment"] == place]
+    first = [folder for folder, config in small if config["seed"] == 0]
+    entries = collect(first)
+    kept = _kept(entries)
+    seeds = set.intersection(*({c["seed"] for _, c in small if c["label"] == label} for label in kept))
+    second = [folder for folder, config in small if config["label"] in kept and config["seed"] in seeds]
+    order = finalists(collect(second))
+    third = [each for each in known if each[1]["environment"] == LARGE and each[1]["label"] in order]
+    third.sort(key=lambda each: order.index(each[1]["label"]))
+    return _written(root, first, second, [folder for folder, _ in third], console)
+
+
+def _kept(entries: Sequence[Entry]) -> list[str]:
+    """Those of the second round: the best sixth, and all of Adam and Memoryless."""
+    best = [entry.name for entry in entries[: len(entries) // 6]]
+    return best + [entry.name for entry in entries if not is_tracked(entry.name) and entry.name not in best]
 
 
 def _small(settings: Mapping[str, Setting], seeds: range, size: Size) -> list[Run]:
     """These settings on the small mazes and the tasks."""
     runs: list[Run] = [
-        EvaluationRun(label, *task, critic, seed, size.samples)
-        for seed, task, (label, critic) in product(seeds, TASKS, settings.items())
-    ]
-    return runs + [
         MazeRun(label, maze, critic, seed, size.steps)
         for seed, maze, (label, critic) in product(seeds, MAZES, settings.items())
+    ]
+    return runs + [
+        EvaluationRun(label, *task, critic, seed, size.samples)
+        for seed, task, (label, critic) in product(seeds, TASKS, settings.items())
     ]
 
 
