@@ -333,7 +333,7 @@ def test_the_presets_have_the_papers_tables() -> None:
         given = {"network": tracked.network, "host": tracked.host, "preset": None}
         bare = RunConfig(name, "Swimmer-v5", **given).complete()  # type: ignore[arg-type]
         for setting in ("lr", "eta", "covariance", "rank", "evolution", "observation", "prior"):
-            assert getattr(tracked, setting) == getattr(bare, setting), "the default's own"
+            assert getattr(tracked.complete(), setting) == getattr(bare, setting), "the default's own"
 
 
 def test_presets_build() -> None:
