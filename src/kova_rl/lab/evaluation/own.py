@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -209,14 +208,19 @@ class Runs:
         doing = f"{self.title}, {label}, seed {seed}"
         bar = self.progress.add_task(doing, total=own.samples)
 
+        seen = 0
+
         def show(step: int) -> None:
             self.progress.update(bar, completed=step)
             self._now(lambda: f"{doing}: {step:,} of {own.samples:,} samples")
 
-        seen = count(1)
+        def tick(samples: int) -> None:
+            nonlocal seen
+            seen += samples
+            show(seen)
+
         if self.keep is None:
-            curves = run.learn(lambda n: show(n * next(seen)))
-            note = _note(own.truth)
+            curves, note = run.learn(tick), _note(own.truth)
         else:
             note = str(make(run, self.keep, lambda record: show(record["step"]))["note"])
             curves = Folder(self.keep / run.name).arrays()
@@ -228,7 +232,8 @@ class Runs:
 class OwnRun(EvaluationRun):
     """A run in an environment of one's own, which is made in this process: a policy can be anything."""
 
-    own: Own = field(kw_only=False, default=None)  # type: ignore[assignment]
+    own: Any = None
+    """The environment and the policy."""
     identity: str = ""
 
     def flat(self) -> dict[str, Any]:
@@ -238,7 +243,8 @@ class OwnRun(EvaluationRun):
 
     def learn(self, tick: Callable[[int], None]) -> Curves:
         """In the environment's units."""
-        return self.own.learn(self.critic, self.setting, self.seed, tick)
+        curves: Curves = self.own.learn(self.critic, self.setting, self.seed, tick)
+        return curves
 
     def perform(self, work: Work) -> dict[str, Any]:
         """As always; the summary says how the truth was found."""
