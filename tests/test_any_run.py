@@ -95,7 +95,7 @@ def test_two_processes_never_work_on_one_run(kind: str, tmp_path: Path) -> None:
 
 
 COMMANDS = {
-    "maze": ["reproduce", "fig1", "--steps", "1500", "--seeds", "1", "--jobs", "2"],
+    "maze": ["reproduce", "fig1", "--steps", "400", "--seeds", "1", "--jobs", "2"],
     "evaluation": [
         "evaluate",
         "--samples",

@@ -39,8 +39,8 @@ def killed(marker: Path) -> None:
 
 
 def full(marker: Path) -> None:
-    """No file may grow beyond 2 kB any more, as on a full disk."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    """No file may grow beyond half a kilobyte any more, as on a full disk."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
 FAULTS = {"raises": raises, "killed": killed, "full": full}
