@@ -270,7 +270,7 @@ from kova_rl.lab.store import Store, check_writable
 from kova_rl.lab.training.run import open_session
 from tests.runs import ppo
 root, closed, good = Path(sys.argv[1]), ppo(), ppo(seed=1)
-open_session(good).close()  # import all while root may
+open_session(good, 1, open_session(good).state()).close()  # import all while root may
 Store(root, closed.name).path.mkdir()
 (root / "closed").mkdir()
 for path in (Store(root, closed.name).path, root / "closed"):
