@@ -8,13 +8,13 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
+from benchmarks.chain import INPUTS, Chain, values
 from kova_rl import Kova, covariance, evolution, observation
 from kova_rl.filter.change import Leak
 from kova_rl.filter.covariance import low_rank
 from kova_rl.filter.evidence import DenseJacobian, Evidence, Noise
 from kova_rl.filter.layout import Segment
 from kova_rl.filter.step import State
-from kova_rl.lab.chain import INPUTS, Chain, values
 
 Batch = tuple[Tensor, Tensor, Tensor]
 """Jacobian (d x N), innovation and noise variances."""
@@ -27,13 +27,12 @@ def record(noise: observation.Observation, eta: float, count: int) -> list[Batch
     torch.manual_seed(0)
     layers = [nn.Linear(INPUTS, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1)]
     critic, chain = nn.Sequential(*layers).double(), Chain(0)
-    chain.features = chain.features.double()
     optimizer = Kova(critic, 1.0, covariance.LowRank(64), evolution.Leakage(eta), noise)
     (memory,) = optimizer.state.values()
     stream = []
     for _ in range(count):
         chain.walk(32)
-        x, y = chain.batch(critic, 1.0)
+        x, y = chain.batch(critic)
         with torch.no_grad():
             predictions, jacobian = optimizer._jacobian(partial(values, critic, x), torch.float64)
         innovation = y - predictions

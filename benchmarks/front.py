@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
+from benchmarks.chain import INPUTS, Chain, values
 from benchmarks.speed import adam_step, kova_step
 from benchmarks.timing import interleaved
 from kova_rl import Kova, covariance, evolution, observation
@@ -29,7 +30,6 @@ from kova_rl.filter.covariance.base import Prior
 from kova_rl.filter.evidence import DenseJacobian, Evidence, Factors, Noise
 from kova_rl.filter.layout import Segment
 from kova_rl.filter.step import State, Update, cholesky
-from kova_rl.lab.chain import INPUTS, Chain, values
 
 PICTURE = Path(__file__).parents[1] / "docs" / "_static" / "kronecker.png"
 SETTLED = 60
@@ -93,11 +93,10 @@ def record(
 def evaluation(count: int = 180) -> Stream:
     """Policy evaluation on the demo's chain by a 12-32-32-1 critic."""
     critic, chain = network(INPUTS, 32), Chain(0)
-    chain.features = chain.features.double()
 
     def draw() -> tuple[Tensor, Tensor]:
         chain.walk(32)
-        return chain.batch(critic, 1.0)
+        return chain.batch(critic)
 
     return record("policy evaluation", critic, draw, 0.001, count)
 

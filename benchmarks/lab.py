@@ -19,14 +19,15 @@ import torch
 from gymnasium.envs.classic_control import PendulumEnv
 from rich.console import Console
 
+from kova_rl.lab.commands.sweep import listed
 from kova_rl.lab.report.write import report as write_report
+from kova_rl.lab.run import make as train
+from kova_rl.lab.store import Store, write_json
+from kova_rl.lab.sweep.grid import expand
+from kova_rl.lab.sweep.live import report
+from kova_rl.lab.sweep.supervise import Sweep
 from kova_rl.lab.training.config import RunConfig
-from kova_rl.lab.training.grid import expand
-from kova_rl.lab.training.live import report
-from kova_rl.lab.training.run import open_session, train
-from kova_rl.lab.training.store import Store, write_json
-from kova_rl.lab.training.sweep import Sweep
-from kova_rl.lab.training.sweep_command import listed
+from kova_rl.lab.training.run import open_session
 
 LIMIT = 0.03
 """Of the time of a bare run."""
@@ -142,8 +143,8 @@ def many(root: Path) -> dict[str, float]:
     first, *others = expand(GRID, "bench")
     train(first, root)
     for run in others:
-        shutil.copytree(Store(root, first).path, Store(root, run).path)
-        write_json(Store(root, run).path / "config.json", run.flat())
+        shutil.copytree(Store(root, first.name).path, Store(root, run.name).path)
+        write_json(Store(root, run.name).path / "config.json", run.flat())
     times = {}
 
     def timed(name: str, call: Callable[[], Any]) -> Any:

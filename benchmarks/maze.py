@@ -15,8 +15,8 @@ from rich.table import Table
 from benchmarks.timing import Timing, interleaved
 from kova_rl import evolution
 from kova_rl.agents import DoubleQ
-from kova_rl.lab.critics import Adam, Critic, Filtered
-from kova_rl.lab.maze import make, network
+from kova_rl.lab.mazes.critics import Adam, Critic, Filtered
+from kova_rl.lab.mazes.run import make, network
 
 CRITICS: dict[str, tuple[Critic, float | None]] = {
     "Adam": (Adam(1e-3), None),

@@ -10,8 +10,8 @@ from torch import nn
 
 from kova_rl import Kova, covariance, evolution, targets
 from kova_rl.agents import DoubleQ, FromReplay, History, Replay, Settings, Transition
-from kova_rl.lab.critics import Adam, Critic, Filtered, Temporal
-from kova_rl.lab.maze import make, network
+from kova_rl.lab.mazes.critics import Adam, Critic, Filtered, Temporal
+from kova_rl.lab.mazes.run import make, network
 
 
 def agent(critic: Critic, seed: int = 0, steps: int = 5_000, **settings: float) -> DoubleQ:

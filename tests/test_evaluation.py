@@ -15,8 +15,8 @@ import torch
 from gymnasium import spaces
 
 from kova_rl import Kova, cli, covariance, evolution, observation, sb3
+from kova_rl.lab.commands.evaluate import Evaluate
 from kova_rl.lab.evaluation import control, environment, evaluate, evaluate_one, own, rollouts
-from kova_rl.lab.evaluation.command import Evaluate
 from kova_rl.lab.evaluation.critics import CRITICS, Problem, build, describe
 from kova_rl.lab.evaluation.network import NetworkCritic, Replay
 from kova_rl.lab.evaluation.protocol import STEP, coverage, looks
@@ -24,8 +24,8 @@ from kova_rl.lab.evaluation.sequential import LSTD
 from kova_rl.lab.evaluation.tasks import CLASSIC, TASKS, conditions_of, phases
 from kova_rl.lab.evaluation.transitions import Transitions
 from kova_rl.lab.evaluation.walk import Walker
-from kova_rl.lab.training.run import train
-from kova_rl.lab.training.store import Store
+from kova_rl.lab.run import make as train
+from kova_rl.lab.store import Store
 from kova_rl.sb3 import policy as sb3_policy
 from tests.runs import ppo
 
@@ -424,21 +424,27 @@ def test_the_command_runs_and_runs_only_once(tmp_path: Path, capsys: pytest.Capt
         samples=320,
         seeds=2,
         out=tmp_path,
-        workers=1,
+        jobs=1,
     )
     command.run()
     printed = capsys.readouterr().out
     assert "boyan, switch" in printed
-    assert "already" not in printed
-    runs = sorted((tmp_path / "runs").glob("*.npz"))
+    assert "4 of 4 runs done, 0 failed" in printed
+    runs = sorted(tmp_path.glob("*/summary.json"))
     assert len(runs) == 4
     for name in ("evaluation.png", "evaluation.pdf", "tables.md"):
         assert (tmp_path / name).stat().st_size > 0
     assert "| Kova |" in (tmp_path / "tables.md").read_text()
     before = [path.stat().st_mtime_ns for path in runs]
     command.run()
-    assert "4 of 4 runs were there already" in capsys.readouterr().out
+    assert "4 of 4 runs done (4 of them before)" in capsys.readouterr().out
     assert [path.stat().st_mtime_ns for path in runs] == before
+    tables = (tmp_path / "tables.md").read_text()
+    cli.main(["pack", str(tmp_path)])
+    cli.main(["evaluate", "--draw", "--out", str(tmp_path)])
+    assert (tmp_path / "tables.md").read_text() == tables
+    cli.main(["report", str(tmp_path)])
+    assert "Policy evaluation: mean and standard deviation" in (tmp_path / "report.html").read_text()
 
 
 def test_the_command_takes_a_saved_model(
@@ -450,7 +456,7 @@ def test_the_command_takes_a_saved_model(
     printed = capsys.readouterr().out
     assert "CartPole-v1" in printed
     assert "rollouts from each of" in printed
-    runs = sorted((tmp_path / "runs").glob("*.npz"))
+    runs = sorted(tmp_path.glob("*/summary.json"))
     assert len(runs) >= 5  # Adam's four rates on the tuning seed, and the two critics
     before = [path.stat().st_mtime_ns for path in runs]
     command.run()
@@ -549,7 +555,7 @@ def test_the_policy_of_a_run_sees_what_it_saw_in_training(
 ) -> None:
     config = ppo(steps=256)
     train(config, tmp_path)
-    path = Store(tmp_path, config).path / "model.zip"
+    path = Store(tmp_path, config.name).path / "model.zip"
     found = sb3_policy.load(path)
     venv: Any = sb3.KovaPPO.load(path, env=gymnasium.make("CartPole-v1")).get_env()
     observation = np.array([1.0, -2.0, 0.1, 3.0], np.float32)

@@ -14,13 +14,14 @@ import pytest
 from rich.console import Console
 
 from kova_rl import cli
-from kova_rl.lab.training import figures
-from kova_rl.lab.training.commands import add_command, read_commands
-from kova_rl.lab.training.figures import FIGURES, MAKES, SCALES, core_hours, planned
-from kova_rl.lab.training.log import read_log
-from kova_rl.lab.training.presets import sweep_names
-from kova_rl.lab.training.run import train
-from kova_rl.lab.training.store import Store
+from kova_rl.lab import figures
+from kova_rl.lab.figures import FIGURES, SCALES
+from kova_rl.lab.figures.sweeps import SweepFigure
+from kova_rl.lab.log import read_log
+from kova_rl.lab.run import make as train
+from kova_rl.lab.store import Store
+from kova_rl.lab.sweep.noted import add_command, read_commands
+from kova_rl.lab.sweep.presets import sweep_names
 from kova_rl.lab.training.tensorboard import write_events
 from tests.runs import TIMES, ppo
 
@@ -31,14 +32,19 @@ COUNTS = {
     "times": (8, 5 * 3 * 3 * 3, 5 * 3 * 3),
     "grid": (8, 3 * 2 * 24, 5 * 8 * 24),
 }
-EVERY = [(name, scale) for name in FIGURES for scale in SCALES]
+SWEEPS = {name: figure for name, figure in FIGURES.items() if isinstance(figure, SweepFigure)}
+EVERY = [(name, scale) for name in SWEEPS for scale in SCALES]
+
+
+def planned(name: str, scale: str, **changes: int) -> list[Any]:
+    return list(FIGURES[name].runs(scale, **changes))
 
 
 @pytest.mark.parametrize(("name", "scale"), EVERY)
 def test_every_sweep_that_is_shipped_expands(name: str, scale: str) -> None:
     runs = planned(name, scale)
     assert len(runs) == len({run.name for run in runs}) == COUNTS[name][SCALES.index(scale)]
-    hours = core_hours(runs)
+    hours = FIGURES[name].hours(runs)
     if scale == "smoke":
         assert len(runs) <= 8
         assert hours * 3600 < 60, "a minute on two cores, which load the libraries first"
@@ -54,7 +60,7 @@ def test_every_sweep_that_is_shipped_expands(name: str, scale: str) -> None:
 
 def test_no_sweep_is_forgotten() -> None:
     assert set(sweep_names()) == {
-        name for figure in FIGURES for name in (figure, f"{figure}-desk", f"{figure}-smoke")
+        name for figure in SWEEPS for name in (figure, f"{figure}-desk", f"{figure}-smoke")
     }
 
 
@@ -88,11 +94,11 @@ def test_the_list_says_what_each_makes_and_needs(
     monkeypatch.setenv("COLUMNS", "100")
     cli.main(["reproduce", "--list"])
     printed = capsys.readouterr().out
-    assert all(f" {name} " in printed for name in MAKES)
+    assert all(f" {name} " in printed for name in FIGURES)
     assert "core-hours" in printed
     numbers = re.search(r"paper +480 +8 +1M to 2M +(\d+)", printed)
     assert numbers
-    assert int(numbers[1]) == round(core_hours(planned("fig3", "paper")))
+    assert int(numbers[1]) == round(FIGURES["fig3"].hours(planned("fig3", "paper")))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +113,7 @@ def test_the_list_says_what_each_makes_and_needs(
         (["grid", "--steps", "0"], "--steps must be a whole number, at least 1"),
         (["fig3", "--jobs", "0"], "--jobs must be a whole number, at least 1"),
         (["times", "--jobs", "2"], "side by side do not compare"),
-        (["fig2", "--jobs", "2"], "leave --jobs and --on out"),
+        (["fig2", "--jobs", "0"], "--jobs must be a whole number, at least 1"),
     ],
 )
 def test_mistakes_are_refused_before_anything_runs(
@@ -143,7 +149,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """A figure of two runs that take a second, one of which may be broken."""
     pytest.importorskip("stable_baselines3")
     runs = [ppo(critic=critic, steps=128, segments=2) for critic in ("adam", "kova")]
-    monkeypatch.setattr(figures, "planned", lambda *given: runs)
+    monkeypatch.setattr(SweepFigure, "runs", lambda *given: runs)
     return runs
 
 
@@ -151,7 +157,7 @@ def test_a_figure_that_is_finished_is_only_shown(
     tiny: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     console, folders = Console(file=io.StringIO(), width=120), []
-    monkeypatch.setattr(figures, "_show", lambda root, console: folders.append(root))
+    monkeypatch.setattr(SweepFigure, "show", lambda self, root, *rest: folders.append(root))
     for run in tiny:  # in this process, which has the libraries already
         train(run, tmp_path)
     assert figures.reproduce("ablation", "smoke", out=tmp_path, console=console)
@@ -184,7 +190,7 @@ class TestTensorBoard:
     def test_has_each_record_once(self, tmp_path: Path) -> None:
         config = ppo(steps=256, segments=4)
         train(config, tmp_path)
-        store = Store(tmp_path, config)
+        store = Store(tmp_path, config.name)
         records = read_log(store.log_path)
         assert len(events(store.path)) == len(records) > 3
         for (step, seen), record in zip(events(store.path), records, strict=True):
@@ -228,12 +234,12 @@ def events(folder: Path) -> list[tuple[int, dict[str, float]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MAKES)
+@pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_at_smoke_scale(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("mujoco")
     cli.main(["reproduce", name, "--scale", "smoke", "--out", str(tmp_path)])
     printed = capsys.readouterr().out
-    if name not in FIGURES:
+    if name not in SWEEPS:
         assert f"{name}.md" in printed
         return
     count = COUNTS[name][0]

@@ -1,12 +1,10 @@
-"""The lab: files, pool, statistics, and the commands from end to end, in small."""
+"""The lab: files, runs, statistics, and the commands from end to end, in small."""
 
 from __future__ import annotations
 
-import os
+import contextlib
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,48 +13,46 @@ from PIL import Image
 
 from kova_rl import cli, covariance, evolution
 from kova_rl.envs import MAZE10, Layout
-from kova_rl.lab import files, pool, stats, study
-from kova_rl.lab.critics import Adam, Filtered, Temporal
-from kova_rl.lab.maze import Run, run, run_file
-from kova_rl.lab.reproduce import FIG1, FIG2
-from kova_rl.lab.series import gather, markdown
-from kova_rl.lab.show import greedy_path
-from kova_rl.lab.study_table import Entry
+from kova_rl.lab import files, stats
+from kova_rl.lab.figures import study
+from kova_rl.lab.figures.beliefs import greedy_path
+from kova_rl.lab.figures.fig1 import FIG1
+from kova_rl.lab.figures.fig2 import FIG2
+from kova_rl.lab.figures.study_table import Entry
+from kova_rl.lab.log import read_log
+from kova_rl.lab.mazes.critics import Adam, Filtered, Temporal
+from kova_rl.lab.mazes.run import MazeRun, network
+from kova_rl.lab.mazes.series import gather, history, markdown
+from kova_rl.lab.pack import Folder
+from kova_rl.lab.run import Run, make
 
 
 class TestFiles:
-    def test_arrays_and_meta_come_back(self, tmp_path: Path) -> None:
+    def test_arrays_come_back(self, tmp_path: Path) -> None:
         path = tmp_path / "new" / "run.npz"
-        files.save(path, {"a": np.arange(5), "b": np.array([True])}, {"config": {"x": [1, "é"]}})
-        arrays, meta = files.load(path)
+        files.save(path, {"a": np.arange(5), "b": np.array([True])})
+        arrays = files.load(path.read_bytes(), path)
         assert arrays["a"].tolist() == [0, 1, 2, 3, 4]
-        assert meta == {"config": {"x": [1, "é"]}}
-        assert files.finished(path, {"x": (1, "é")})  # as JSON has it
-        assert not files.finished(path, {"x": [2]})
+        assert arrays["b"].dtype == bool
         assert [p.name for p in path.parent.iterdir()] == ["run.npz"]
 
     def test_no_pickle(self, tmp_path: Path) -> None:
-        np.savez(tmp_path / "evil.npz", a=np.array([print], dtype=object), meta=np.zeros(0, np.uint8))
+        np.savez(tmp_path / "evil.npz", a=np.array([print], dtype=object))
         with pytest.raises(ValueError, match="damaged"):
-            files.load(tmp_path / "evil.npz")
+            files.load((tmp_path / "evil.npz").read_bytes(), "evil.npz")
 
     @pytest.mark.parametrize("share", [0.0, 0.3, 0.95])
-    def test_a_torn_file_is_run_again(self, tmp_path: Path, share: float) -> None:
-        path = tmp_path / "run.npz"
-        files.save(path, {"a": np.arange(500)}, {"config": {}})
-        content = path.read_bytes()
-        path.write_bytes(content[: int(share * len(content))])
-        assert not files.finished(path, {})
+    def test_a_torn_file_is_damaged(self, share: float) -> None:
+        content = files.content({"a": np.arange(500)})
         with pytest.raises(ValueError, match="delete it"):
-            files.load(path)
+            files.load(content[: int(share * len(content))], "run.npz")
 
-    def test_a_flipped_bit_is_damage_and_nothing_else(self, tmp_path: Path) -> None:
-        path = tmp_path / "run.npz"
-        files.save(path, {"a": np.random.default_rng(0).normal(size=300)}, {"config": {}})
-        content = path.read_bytes()
+    def test_a_flipped_bit_is_damage_and_nothing_else(self) -> None:
+        content = files.content({"a": np.random.default_rng(0).normal(size=300)})
         for at in range(0, len(content), 37):
-            path.write_bytes(content[:at] + bytes([content[at] ^ 255]) + content[at + 1 :])
-            files.finished(path, {})  # says yes or no, and does not raise
+            flipped = content[:at] + bytes([content[at] ^ 255]) + content[at + 1 :]
+            with contextlib.suppress(ValueError):
+                files.load(flipped, "run.npz")
 
     def test_a_write_that_fails_leaves_the_old_file(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -72,59 +68,6 @@ class TestFiles:
             files.write(path, b"new")
         assert path.read_bytes() == b"old"
         assert list(tmp_path.iterdir()) == [path]
-
-
-def square(job: int, tick: Callable[[int], None]) -> int:
-    tick(1)
-    if job < 0:
-        raise ValueError(f"{job} is below 0")
-    return job * job
-
-
-class TestPool:
-    def test_results_come_in_order(self) -> None:
-        assert pool.run_all(square, list(range(7)), title="t", ticks=7, workers=2) == [
-            x * x for x in range(7)
-        ]
-        assert pool.run_all(square, [], title="t", ticks=0) == []
-
-    def test_without_a_terminal_it_says_how_far_it_is(
-        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        monkeypatch.setattr("kova_rl.lab.terminal.EVERY", 0.0)
-        pool.run_all(square, [1, 2], title="squares", ticks=2, workers=1)
-        assert "squares: 100%, 2 of 2 runs" in capsys.readouterr().out
-
-    def test_an_error_reaches_the_caller(self) -> None:
-        with pytest.raises(ValueError, match="-1 is below 0"):
-            pool.run_all(square, [1, -1, 2], title="t", ticks=3, workers=1)
-
-
-def wait_for_ever(job: Path, tick: Callable[[int], None]) -> None:
-    (job / f"{os.getpid()}").touch()
-    time.sleep(600)
-
-
-def test_workers_end_with_their_parent(tmp_path: Path) -> None:
-    code = (
-        "from pathlib import Path; from kova_rl.lab import pool; from tests.test_lab import wait_for_ever\n"
-        "if __name__ == '__main__':\n"
-        f"    pool.run_all(wait_for_ever, [Path({str(tmp_path)!r})] * 2, title='t', ticks=2, workers=2)\n"
-    )
-    script = tmp_path / "parent.py"
-    script.write_text(code)
-    root = Path(__file__).parent.parent
-    parent = subprocess.Popen([sys.executable, str(script)], env={**os.environ, "PYTHONPATH": str(root)})
-    until = time.monotonic() + 120
-    while len(pids := [int(p.name) for p in tmp_path.iterdir() if p.name.isdigit()]) < 2:
-        assert parent.poll() is None
-        assert time.monotonic() < until
-        time.sleep(0.1)
-    parent.kill()
-    parent.wait()
-    while any(Path(f"/proc/{pid}").exists() for pid in pids):
-        assert time.monotonic() < until
-        time.sleep(0.1)
 
 
 class TestBootstrap:
@@ -150,58 +93,66 @@ class TestOneRule:
     def test_one_seed_has_neither_deviation_nor_interval(self, tmp_path: Path) -> None:
         assert np.isnan(stats.deviation([2.0]))
         assert np.isnan(stats.bootstrap([2.0])).all()
-        jobs = [Run("Adam", "maze4", Adam(), seed, 100, tmp_path) for seed in range(2)]
-        for job in jobs:
-            run(job, lambda n: None)
-        one = markdown("one", gather(jobs[:1])).splitlines()[-1]
+        runs = [MazeRun("Adam", "maze4", Adam(), seed, 100) for seed in range(2)]
+        folders = [made(run, tmp_path) for run in runs]
+        one = markdown("one", gather(folders[:1])).splitlines()[-1]
         assert "±" not in one
         assert "[" not in one
-        two = gather(jobs)[0]
+        two = gather(folders)[0]
         assert f"± {two.final.std(ddof=1):.2f} |" in markdown("two", [two])
+
+
+def made(run: Run, root: Path) -> Folder:
+    """The folder of a run that is made in this process."""
+    make(run, root)
+    return Folder(root / run.name)
 
 
 class TestRuns:
     def test_a_run_keeps_what_was_believed(self, tmp_path: Path) -> None:
-        job = Run("Kova", "maze4", Filtered(), 0, 150, tmp_path, looks=3)
-        run(job, lambda n: None)
-        history, arrays, meta = run_file(job.path)
+        run = MazeRun("Kova", "maze4", Filtered(), 0, 150, looks=3)
+        folder = made(run, tmp_path)
+        arrays, summary = folder.arrays(), folder.json("summary.json")
         assert arrays["looks"].tolist() == [50, 100, 150]
         assert arrays["q_mean"].shape == arrays["q_std"].shape == (3, 16, 4)
         assert (arrays["q_std"] > 0).all()
-        assert history.window == 8
-        assert files.finished(job.path, job.config)
-        assert meta["cpu_seconds"] > 0
+        assert history(folder).window == 8
+        assert summary["processor"] > 0
+        records = read_log(folder.path / "log.jsonl")
+        assert [record["step"] for record in records] == list(range(3, 151, 3))
+        curve = history(folder).curve(np.arange(3, 151, 3))
+        assert [record["success"] for record in records] == curve.tolist()
+        assert summary["final_success"] == curve[-1]
 
     def test_looking_changes_nothing(self, tmp_path: Path) -> None:
-        plain = Run("plain", "maze4", Filtered(), 0, 300, tmp_path)
-        looked = Run("looked", "maze4", Filtered(), 0, 300, tmp_path, looks=7)
-        for job in (plain, looked):
-            run(job, lambda n: None)
-        assert run_file(plain.path)[0] == run_file(looked.path)[0]
+        runs = [MazeRun("Kova", "maze4", Filtered(), 0, 300, looks=looks) for looks in (0, 7)]
+        plain, looked = (history(made(run, tmp_path)) for run in runs)
+        assert plain == looked
 
     def test_a_filter_that_breaks_down_leaves_a_record(self, tmp_path: Path) -> None:
         wound = Filtered(covariance.Full(), evolution.FadingMemory(0.5))
-        job = Run("as printed", "maze4", wound, 0, 300, tmp_path)
-        ticks: list[int] = []
-        run(job, ticks.append)
-        assert sum(ticks) == 300
-        _, _, meta = run_file(job.path)
-        assert meta["broken"]["error"].startswith("CovarianceWindup")
-        assert 32 < meta["broken"]["step"] < 100
-        (series,) = gather([job])
+        folder = made(MazeRun("as printed", "maze4", wound, 0, 300), tmp_path)
+        summary = folder.json("summary.json")
+        assert summary["broken"]["error"].startswith("CovarianceWindup")
+        assert 32 < summary["broken"]["step"] == summary["learned"] < 100
+        (series,) = gather([folder])
         assert series.broken == ("CovarianceWindup",)
+        assert read_log(folder.path / "log.jsonl")[-1]["step"] == 300
 
-    def test_other_defaults_are_other_runs(self, tmp_path: Path) -> None:
-        job = Run("Kova", "maze4", Filtered(), 0, 100, tmp_path)
-        assert "Kronecker" in job.config["critic"]
-        other = Run("Kova", "maze4", Filtered(covariance.Diagonal()), 0, 100, tmp_path)
-        assert job.config != other.config
-        assert repr(Adam(1e-3)) != repr(Adam(1e-3, decaying=True))
-        assert repr(Temporal()) != repr(Temporal(start="zeros"))
+    def test_other_defaults_are_other_runs(self) -> None:
+        run = MazeRun("Kova", "maze4", Filtered(), 0, 100)
+        assert run.flat()["covariance"] == "kronecker"
+        others = [
+            MazeRun("Kova", "maze4", critic, 0, 100)
+            for critic in (
+                *(Filtered(covariance.Diagonal()), Adam(1e-3), Adam(1e-3, decaying=True)),
+                *(Temporal(), Temporal(start="zeros")),
+            )
+        ]
+        assert len({each.name for each in (run, *others)}) == 6
+        assert MazeRun("Kova", "maze4", Filtered().complete(), 0, 100).name == run.name
 
     def test_the_networks_have_the_papers_size(self) -> None:
-        from kova_rl.lab.maze import network
-
         assert sum(p.numel() for p in network(16).parameters()) == 340
         assert sum(p.numel() for p in network(100).parameters()) == 10_504
 
@@ -230,24 +181,33 @@ def test_a_figure_from_the_command_line(
         assert image.width > 1_000
     assert (tmp_path / f"{figure}.pdf").read_bytes().startswith(b"%PDF")
     assert (tmp_path / f"{figure}.md").read_text().count("\n|") >= 5
-    data = sorted((tmp_path / "data").iterdir())
-    assert len(data) == len({"fig1": FIG1, "fig2": FIG2}[figure].critics)
-    times = [path.stat().st_mtime_ns for path in data]
-    data[0].unlink()
+    made = sorted(path.parent for path in tmp_path.glob("*/summary.json"))
+    assert len(made) == len({"fig1": FIG1, "fig2": FIG2}[figure].critics)
+    times = [(path / "summary.json").stat().st_mtime_ns for path in made]
+    (made[0] / "summary.json").unlink()
     cli.main(command)
-    assert f"{len(data) - 1} of {len(data)} runs are finished already" in capsys.readouterr().out
-    assert [path.stat().st_mtime_ns for path in data[1:]] == times[1:]
-    assert data[0].exists()
+    assert f"{len(made)} of {len(made)} runs done ({len(made) - 1} of them before)" in capsys.readouterr().out
+    assert [(path / "summary.json").stat().st_mtime_ns for path in made[1:]] == times[1:]
+    assert (made[0] / "summary.json").exists()
+    cli.main(["report", str(tmp_path)])
+    page = (tmp_path / "report.html").read_text()
+    assert "Mazes: success rate" in page
+    assert f"kova reproduce {figure}" in page
+    table = (tmp_path / f"{figure}.md").read_text()
+    cli.main(["pack", str(tmp_path)])
+    assert not list(tmp_path.glob("*/summary.json"))
+    cli.main(["reproduce", figure, "--draw", "--out", str(tmp_path)])
+    assert (tmp_path / f"{figure}.md").read_text() == table
     if figure == "fig2":
-        picture(tmp_path, next(p for p in data if "kova" in p.name), capsys)
+        picture(tmp_path, tmp_path / "maze10_kova-eta-0.1_seed0", capsys)
 
 
-def picture(out: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["show", "maze10", str(data), "--out", str(out)])
-    assert data.stem in capsys.readouterr().out
-    with Image.open(out / f"{data.stem}.gif") as moving:
+def picture(out: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["show", "maze10", str(run), "--out", str(out)])
+    assert f"{run.name}.png" in capsys.readouterr().out
+    with Image.open(out / f"{run.name}.gif") as moving:
         assert moving.n_frames > 10
-    with Image.open(out / f"{data.stem}.png") as still:
+    with Image.open(out / f"{run.name}.png") as still:
         assert still.height > 800
 
 
@@ -255,8 +215,8 @@ def picture(out: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "message"),
     [
         (["show", "maze10"], "which run"),
-        (["show", "maze10", "nowhere.npz"], "no run nowhere.npz"),
-        (["show", "maze10", "."], "is a folder"),
+        (["show", "maze10", "nowhere"], "no run nowhere"),
+        (["show", "maze10", "."], "is no single run"),
         (["reproduce", "fig1", "--steps", "0"], "--steps must be"),
         (["demo", "--seeds", "0"], "--seeds must be"),
     ],
@@ -273,11 +233,10 @@ def test_mistakes_on_the_command_line(
 def test_a_run_of_another_maze_or_without_looks_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    job = Run("Adam", "maze4", Adam(), 0, 50, tmp_path)
-    run(job, lambda n: None)
+    folder = made(MazeRun("Adam", "maze4", Adam(), 0, 50), tmp_path)
     for maze, message in (("maze10", "is a run in maze4"), ("maze4", "kept no beliefs")):
         with pytest.raises(SystemExit):
-            cli.main(["show", maze, str(job.path), "--out", str(tmp_path)])
+            cli.main(["show", maze, str(folder.path), "--out", str(tmp_path)])
         assert message in capsys.readouterr().err
 
 
@@ -303,12 +262,12 @@ class TestStudy:
         settings = list(study.configurations())
         assert (
             len({name for name, _ in settings})
-            == len({repr(critic) for _, critic in settings})
+            == len({repr((critic.kind, critic.table())) for _, critic in settings})
             == len(settings)
         )
 
     def test_the_default_is_one_of_them(self) -> None:
-        assert repr(dict(study.configurations())[study.DEFAULTS[0]]) == repr(Filtered())
+        assert dict(study.configurations())[study.DEFAULTS[0]].table() == Filtered().table()
 
     def test_ranks(self) -> None:
         columns = {
@@ -332,6 +291,9 @@ class TestStudy:
         assert "boyan, on-policy" in report
         assert "ranked among themselves" in report
         assert "The best on the 10x10 maze, 60 steps" in report
+        cli.main(["pack", str(tmp_path)])
+        cli.main(["study", "--draw", "--out", str(tmp_path)])
+        assert (tmp_path / "study.md").read_text() == report
 
 
 @pytest.mark.parametrize(
@@ -351,7 +313,9 @@ def test_hints_name_the_extra(
 ) -> None:
     for module in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, module)
-    for module in ("show", "maze_figures", "chain_figure", "evaluation.figure"):
+    for module in ("drawing", *("figures." + name for name in ("beliefs", "maze_pictures", "chain_picture"))):
+        monkeypatch.delitem(sys.modules, f"kova_rl.lab.{module}", raising=False)
+    for module in ("evaluation.figure",):
         monkeypatch.delitem(sys.modules, f"kova_rl.lab.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     out = tmp_path / "runs [1]"
@@ -363,7 +327,7 @@ def test_hints_name_the_extra(
 
 def test_the_lab_needs_no_matplotlib_until_it_draws() -> None:
     check = (
-        "import sys, kova_rl.cli, kova_rl.lab.reproduce, kova_rl.lab.study;"
+        "import sys, kova_rl.cli, kova_rl.lab.figures.study;"
         "assert 'matplotlib' not in sys.modules and 'stable_baselines3' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", check], check=True)

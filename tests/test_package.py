@@ -49,7 +49,7 @@ def test_the_readmes_commands_are_in_the_makefile() -> None:
 
 
 def test_the_runs_that_the_documents_show_are_there() -> None:
-    from kova_rl.lab.show import read
+    from kova_rl.lab.figures.beliefs import read
 
     texts = [path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))]
     shown = [words for text in texts for words in re.findall(r"kova show (maze\d+)([^`,\n]*)", text)]
@@ -91,7 +91,10 @@ def test_a_pipe_that_is_closed_is_no_error() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("train ppo CartPole-v1 --steps abc", "--steps: expected a number, such as 0.1 or 1e6, got 'abc'"),
+        (
+            "train ppo CartPole-v1 --steps abc",
+            "--steps: expected a whole number, such as 3 or 1e6, got 'abc'",
+        ),
         ("train ppo CartPole-v1 --seed 1.5", "--seed: expected a whole number, such as 3 or 1e6, got '1.5'"),
         ("train ppo CartPole-v1 --decay maybe", "--decay: expected True or False, got 'maybe'"),
         ("train ppo CartPole-v1 --network 64 x", "--network: expected a whole number"),

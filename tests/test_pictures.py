@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from rich.console import Console
 
-from kova_rl.lab import chain, demo
-from kova_rl.lab.maze import layout
-from kova_rl.lab.reproduce import EXPERIMENTS
-from kova_rl.lab.series import Series, cells, table
-from kova_rl.posterior import Belief
+from kova_rl.lab.commands import demo
+from kova_rl.lab.figures import FIGURES, chain
+from kova_rl.lab.figures.mazes import MazeFigure
+from kova_rl.lab.mazes.run import layout
+from kova_rl.lab.mazes.series import Series, cells, table
 
 pytest.importorskip("matplotlib")
 from matplotlib import pyplot as plt
 from matplotlib.colors import to_rgb
 
-from kova_rl.lab import chain_figure, maze_figures, show
+from kova_rl.lab.figures import beliefs as show
+from kova_rl.lab.figures import chain_picture
 
 
 def series(names: Any) -> list[Series]:
@@ -59,18 +59,19 @@ def test_no_value_has_the_colour_of_a_wall() -> None:
 
 
 def draw_chain(path: Path) -> None:
-    belief = Belief.from_covariance(torch.zeros(chain.STATES), torch.eye(chain.STATES))
+    belief = np.zeros(30), np.ones(30)
     names = list(chain.critics())
     results = [chain.Result(name, [0.1] * 30, dict.fromkeys(chain.LOOKS, belief)) for name in names]
-    chain_figure.draw(path.with_suffix(".png"), results, torch.zeros(chain.STATES), 30)
+    chain_picture.draw(path, results, np.zeros(30), 30)
 
 
 DRAWN: dict[str, Callable[[Path], None]] = {
-    "demo": lambda path: maze_figures.fig1(path, series(demo.CRITICS), "demo"),
+    "demo": lambda path: demo.draw(path, series(demo.CRITICS), "demo"),
     "chain": draw_chain,
 } | {
-    name: lambda path, name=name, draw=draw: draw(path, series(EXPERIMENTS[name].critics), name)  # type: ignore[misc]
-    for name, draw in maze_figures.DRAW.items()
+    name: lambda path, figure=figure: figure.draw(path, series(figure.critics), figure.name)  # type: ignore[misc]
+    for name, figure in FIGURES.items()
+    if isinstance(figure, MazeFigure)
 }
 
 

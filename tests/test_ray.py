@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from kova_rl.lab.training.run import train
-from kova_rl.lab.training.store import Store
-from kova_rl.lab.training.sweep import Sweep
+from kova_rl.lab.run import make as train
+from kova_rl.lab.store import Store
+from kova_rl.lab.sweep.supervise import Sweep
 from tests.runs import outcome, ppo, stored
 from tests.test_sweep import faulty
 
@@ -24,7 +24,7 @@ ray = pytest.importorskip("ray")
 pytest.importorskip("stable_baselines3")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
-from kova_rl.lab.training.on_ray import RayTasks  # noqa: E402
+from kova_rl.lab.backends.on_ray import RayTasks  # noqa: E402
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_a_client_of_a_cluster(tmp_path: Path) -> None:
 
 def lose(cluster: Any, node: Any, sweep: Sweep) -> None:
     """Kill a node once two runs are under way."""
-    logs = [Store(sweep.root, run).log_path for run in sweep.runs]
+    logs = [Store(sweep.root, run.name).log_path for run in sweep.runs]
     while sum(path.exists() and path.stat().st_size > 0 for path in logs) < 2:
         time.sleep(0.05)
     cluster.remove_node(node, allow_graceful=False)

@@ -109,9 +109,9 @@ class TestRead:
         assert (run.algorithm, run.environment, run.critic, run.seed) == ("sac", "Hopper-v5", "adam", 4)
         assert run.status == "done"
         assert run.seconds == 100
-        assert len(run.steps) == len(run.returns) == 60
-        assert np.isnan(run.returns[0])
-        assert run.final_return == run.returns[-1]
+        assert len(run.steps) == len(run.scores) == 60
+        assert np.isnan(run.scores[0])
+        assert run.final == run.scores[-1]
 
     def test_status(self, small):
         count = dict.fromkeys(("done", "failed", "unfinished"), 0)

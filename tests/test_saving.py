@@ -40,8 +40,9 @@ from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, Line
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 
 from kova_rl import Kova, covariance, evolution, observation
-from kova_rl.sb3 import KovaPPO, archive, registry
-from kova_rl.sb3.codec import decode, encode
+from kova_rl.sb3 import KovaPPO, registry
+from kova_rl.sb3.files import archive
+from kova_rl.sb3.files.codec import decode, encode
 from kova_rl.sb3.saving import SafeSaving
 from kova_rl.sb3.settings import KovaSettings
 

@@ -18,17 +18,17 @@ import pytest
 from rich.console import Console
 
 from kova_rl import cli
-from kova_rl.lab.training.commands import read_commands
+from kova_rl.lab.backends.processes import Processes
+from kova_rl.lab.commands.sweep import SweepRuns
+from kova_rl.lab.commands.train import Train
+from kova_rl.lab.run import make as train
+from kova_rl.lab.store import Store, explained
+from kova_rl.lab.sweep.grid import expand, read_sweep
+from kova_rl.lab.sweep.live import Dashboard, report
+from kova_rl.lab.sweep.noted import read_commands
+from kova_rl.lab.sweep.search import Search
+from kova_rl.lab.sweep.supervise import Sweep
 from kova_rl.lab.training.config import RunConfig
-from kova_rl.lab.training.grid import expand, read_sweep
-from kova_rl.lab.training.live import Dashboard, report
-from kova_rl.lab.training.processes import Processes
-from kova_rl.lab.training.run import train
-from kova_rl.lab.training.search import Search
-from kova_rl.lab.training.store import Store, explained
-from kova_rl.lab.training.sweep import Sweep
-from kova_rl.lab.training.sweep_command import SweepRuns
-from kova_rl.lab.training.train_command import Train
 from tests.runs import PPO, outcome, ppo, stored
 
 pytest.importorskip("stable_baselines3")
@@ -106,8 +106,6 @@ def test_train_takes_every_setting_and_its_preset() -> None:
     assert (config.host["n_steps"], config.host["batch_size"]) == (512, 64)
     assert Train("ppo", "Hopper-v5", preset="none").config().host == {}
     assert Train("dqn", "CartPole-v1", decay=True, imports=("json",)).config().preset is None
-    fields = set(RunConfig.__dataclass_fields__)
-    assert fields <= set(Train.__dataclass_fields__)
     with pytest.raises(ValueError, match="did you mean trpo"):
         Train("tropo", "Hopper-v5").config()
     with pytest.raises(ValueError, match="must be name=value, got 'n_steps'"):
@@ -182,7 +180,7 @@ def test_one_run_goes_wrong_and_the_others_finish(tmp_path: Path) -> None:
     assert found["raises"].message == "RuntimeError: the pole broke at step 1000"
     assert "no space left in" in found["full"].message
     assert "did you mean CartPole-v1" in found["unknown"].message
-    failure = json.loads((Store(sweep.root, runs["raises"]).path / "failure.json").read_text())
+    failure = json.loads((Store(sweep.root, runs["raises"].name).path / "failure.json").read_text())
     assert (failure["status"], failure["attempts"]) == ("failed", 2)
     assert "in fault" in failure["log"], "the end of its log: the traceback"
     text = shown(sweep)
@@ -196,7 +194,7 @@ def test_one_run_goes_wrong_and_the_others_finish(tmp_path: Path) -> None:
     assert [entry.before for entry in again.entries] == [True, False]
     again.supervise(Processes(again.root, slots=1))
     assert outcome(again.root, runs["full"]) == outcome(tmp_path / "whole", runs["full"])
-    assert Store(again.root, runs["full"]).failure() is None
+    assert Store(again.root, runs["full"].name).failure() is None
 
 
 SWEEP = """
@@ -213,7 +211,7 @@ host = { n_steps = 100, batch_size = 50, n_epochs = 2 }
 def supervisor(file: Path, out: Path) -> subprocess.Popen[bytes]:
     """A sweep in a process of its own."""
     code = (
-        "from pathlib import Path; from kova_rl.lab.training.sweep_command import SweepRuns; "
+        "from pathlib import Path; from kova_rl.lab.commands.sweep import SweepRuns; "
         f"SweepRuns({str(file)!r}, Path({str(out)!r}), jobs=2).run()"
     )
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, cwd=ROOT)
@@ -238,7 +236,7 @@ def killed_at_random_moments(folder: Path, times: int, seed: int) -> None:
         parent.send_signal(signal.SIGKILL)
         parent.wait()
         for run in runs:
-            with Store(out, run).locked(patience=20):  # the workers have ended with their supervisor
+            with Store(out, run.name).locked(patience=20):  # the workers have ended with their supervisor
                 pass
     assert supervisor(file, out).wait(timeout=300) == 0
     assert [run.name for run in stored(out)] == sorted(run.name for run in runs), "each once"
@@ -267,15 +265,15 @@ def test_an_error_of_the_environments_files_is_not_blamed_on_the_folder(tmp_path
 READ_ONLY = """
 import os, sys
 from pathlib import Path
-from kova_rl.lab.training.attempt import attempt
-from kova_rl.lab.training.store import Store, check_writable
+from kova_rl.lab.attempt import attempt
+from kova_rl.lab.store import Store, check_writable
 from kova_rl.lab.training.run import open_session
 from tests.runs import ppo
 root, closed, good = Path(sys.argv[1]), ppo(), ppo(seed=1)
-open_session(good).close()  # import all while root may
-Store(root, closed).path.mkdir()
+open_session(good, 1, open_session(good).state()).close()  # import all while root may
+Store(root, closed.name).path.mkdir()
 (root / "closed").mkdir()
-for path in (Store(root, closed).path, root / "closed"):
+for path in (Store(root, closed.name).path, root / "closed"):
     path.chmod(0o555)
 if os.getuid() == 0:
     os.chmod(root, 0o777)
@@ -303,7 +301,7 @@ def test_a_read_only_directory(tmp_path: Path) -> None:
 def test_a_run_that_another_process_makes_is_left_to_it(tmp_path: Path) -> None:
     config = ppo(steps=128)
     sweep = Sweep([config], tmp_path)
-    with Store(tmp_path, config).locked():
+    with Store(tmp_path, config.name).locked():
         sweep.supervise(Processes(tmp_path, slots=1))
     assert sweep.entries[0].status == "busy"
     assert "another process works on" in shown(sweep)

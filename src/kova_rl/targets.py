@@ -77,7 +77,7 @@ def double_q(
     return one_step(rewards, next_q_target.detach().gather(-1, action).squeeze(-1), terminated, gamma)
 
 
-def one_step(rewards: Tensor, next_values: Tensor, terminated: Tensor, gamma: float) -> Tensor:
+def one_step(rewards: Tensor, next_values: Tensor, terminated: Tensor, gamma: float | Tensor) -> Tensor:
     r"""The target of DDPG, and of SAC's Q: one reward and the value of the next state.
 
     .. math:: y = r + \gamma\, Q(s', \pi(s'); \theta') \qquad \text{or} \qquad
@@ -89,7 +89,7 @@ def one_step(rewards: Tensor, next_values: Tensor, terminated: Tensor, gamma: fl
         rewards: r, of any shape.
         next_values: Q(s', pi(s'); theta') or V(s'; theta'), of the same shape.
         terminated: Whether s' ends the episode; the target is then r alone.
-        gamma: Discount, in [0, 1].
+        gamma: Discount, in [0, 1]; or one for each, of the shape of the rewards, as n-step returns have.
 
     Returns:
         The targets, of the shape of the rewards.
@@ -101,7 +101,10 @@ def one_step(rewards: Tensor, next_values: Tensor, terminated: Tensor, gamma: fl
         >>> targets.one_step(torch.tensor([1.0, 1.0]), values, terminated, 0.5)
         tensor([3., 1.])
     """
-    _check_range("gamma", gamma)
+    if isinstance(gamma, Tensor):
+        _check_shape("gamma", gamma, "rewards", rewards)
+    else:
+        _check_range("gamma", gamma)
     _check_shape("next_values", next_values, "rewards", rewards)
     over = _flag("terminated", terminated, rewards)
     return rewards.detach() + gamma * torch.where(over, 0.0, next_values.detach())

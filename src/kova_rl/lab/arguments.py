@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
-__all__ = ["Count", "Number", "Real", "Sizes", "Switch", "Whole"]
+__all__ = ["Count", "NoPath", "Number", "Real", "Sizes", "Switch", "Whole"]
 
 
 def _number(text: str) -> float:
@@ -66,5 +67,6 @@ Whole = Annotated[int, _spec(_whole, "INT")]
 Real = Annotated[float, _spec(_number, "NUMBER")]
 Count = Annotated[int | None, _spec(_whole, "INT"), _OPEN]
 Number = Annotated[float | None, _spec(_number, "NUMBER"), _OPEN]
+NoPath = Annotated[Path | None, _OPEN]
 Switch = Annotated[bool | None, _spec(_switch, "{True,False}"), _OPEN]
 Sizes = Annotated[tuple[int, ...] | None, _SIZES, _OPEN]

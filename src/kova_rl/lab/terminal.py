@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from rich.console import Console
 
-__all__ = ["NowAndThen", "say"]
+__all__ = ["NO_FIGURE", "NowAndThen", "say"]
 
+NO_FIGURE = "No pictures without matplotlib: pip install 'kova-rl[plots]'"
 EVERY = 30.0
 """Seconds between two lines."""
 

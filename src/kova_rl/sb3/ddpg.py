@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kova_rl.posterior import Belief
 from kova_rl.sb3.guard import check_batch
-from kova_rl.sb3.off_policy import FilteredQ, discounts, step_actor
+from kova_rl.sb3.off_policy import FilteredQ, bootstrapped, step_actor
 
 __all__ = ["KovaDDPG", "KovaTD3"]
 
@@ -58,8 +58,7 @@ class KovaTD3(FilteredQ, TD3):
         next_actions = (self.actor_target(data.next_observations) + noise).clamp(-1, 1)
         next_q = torch.cat(self.critic_target(data.next_observations, next_actions), dim=1)
         next_values = next_q.min(dim=1, keepdim=True).values
-        targets: Tensor = data.rewards + (1 - data.dones) * discounts(data, self.gamma) * next_values
-        return targets
+        return bootstrapped(data, next_values, self.gamma)
 
     def _learn_policy(self, data: Any) -> float:
         """The host's step of the actor and of the targets."""

@@ -17,7 +17,7 @@ from kova_rl.sb3.bars import replayed
 from kova_rl.sb3.critic import last_linear, release, solved_head
 from kova_rl.sb3.exploration import Draws, Exploration, check_exploration, check_posterior
 from kova_rl.sb3.guard import check_batch
-from kova_rl.sb3.off_policy import Exploring, discounts, repeated
+from kova_rl.sb3.off_policy import Exploring, bootstrapped, repeated
 
 __all__ = ["KovaDQN"]
 
@@ -81,8 +81,7 @@ class KovaDQN(Exploring, DQN):
             next_values = next_q.gather(1, best)
         else:
             next_values = next_q.max(dim=1).values.reshape(-1, 1)
-        targets: Tensor = data.rewards + (1 - data.dones) * discounts(data, self.gamma) * next_values
-        return targets
+        return bootstrapped(data, next_values, self.gamma)
 
     def _learn(self, data: Any, targets: Tensor) -> float:
         """The host's step for what its optimizer keeps, the filter's for the rest; the loss before it."""

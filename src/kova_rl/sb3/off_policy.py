@@ -21,8 +21,9 @@ from kova_rl.posterior import Belief
 from kova_rl.sb3.bars import replayed
 from kova_rl.sb3.critic import FilteredCritic, last_linear, release, solved_head
 from kova_rl.sb3.exploration import Exploration
+from kova_rl.targets import one_step
 
-__all__ = ["Exploring", "FilteredQ", "Replaying", "discounts", "flat", "lowest", "repeated", "step_actor"]
+__all__ = ["Exploring", "FilteredQ", "Replaying", "bootstrapped", "flat", "lowest", "repeated", "step_actor"]
 
 
 class Replaying(FilteredCritic, OffPolicyAlgorithm):
@@ -198,9 +199,11 @@ def lowest(beliefs: list[Belief]) -> Belief:
     return Belief(means.gather(0, chosen)[0], std, joint, all(belief.tracked for belief in beliefs))
 
 
-def discounts(data: Any, gamma: float) -> Any:
-    """gamma, or its powers where a buffer of n-step returns gives them."""
-    return gamma if data.discounts is None else data.discounts
+def bootstrapped(data: Any, next_values: Tensor, gamma: float) -> Tensor:
+    """``r + gamma V(s')``, N x 1; with gamma's powers where a buffer of n-step returns gives them."""
+    return one_step(
+        data.rewards, next_values, data.dones, gamma if data.discounts is None else data.discounts
+    )
 
 
 def repeated(obs: Any, times: int) -> Any:

@@ -13,24 +13,14 @@ from typing import Any
 import numpy as np
 from stable_baselines3.common.base_class import BaseAlgorithm
 
-from kova_rl.sb3 import archive
+from kova_rl.algorithms import ALGORITHMS as TABLE
+from kova_rl.algorithms import FOREIGN
+from kova_rl.sb3.files import archive
 
 __all__ = ["ALGORITHMS", "SavedPolicy", "load"]
 
-OURS = {
-    "A2C": "KovaA2C",
-    "ACKTR": "ACKTR",
-    "DDPG": "KovaDDPG",
-    "DQN": "KovaDQN",
-    "PPO": "KovaPPO",
-    "SAC": "KovaSAC",
-    "TD3": "KovaTD3",
-    "TRPO": "KovaTRPO",
-}
-HOSTS = {
-    **dict.fromkeys(("A2C", "DDPG", "DQN", "PPO", "SAC", "TD3"), "stable_baselines3"),
-    **dict.fromkeys(("ARS", "CrossQ", "QRDQN", "TQC", "TRPO"), "sb3_contrib"),
-}
+OURS = {name.upper(): algorithm.ours for name, algorithm in TABLE.items()}
+HOSTS = {name.upper(): algorithm.host for name, algorithm in TABLE.items() if algorithm.host} | FOREIGN
 ALGORITHMS = tuple(sorted({*OURS, *HOSTS}))
 """Each may also be written with Kova before it, as the class is called."""
 UNUSED: dict[str, Any] = {

@@ -19,7 +19,7 @@ from kova_rl.posterior import Belief
 from kova_rl.sb3.critic import last_linear, release
 from kova_rl.sb3.exploration import Draws, Exploration, check_exploration, check_posterior
 from kova_rl.sb3.guard import check_batch
-from kova_rl.sb3.off_policy import Exploring, FilteredQ, discounts, flat, lowest, repeated, step_actor
+from kova_rl.sb3.off_policy import Exploring, FilteredQ, bootstrapped, flat, lowest, repeated, step_actor
 from kova_rl.sb3.state_value import StateValue
 
 __all__ = ["KovaSAC"]
@@ -165,8 +165,7 @@ class KovaSAC(Exploring, FilteredQ, SAC):
             next_actions, next_log_prob = self.actor.action_log_prob(data.next_observations)
             next_q = torch.cat(self.critic_target(data.next_observations, next_actions), dim=1)
             next_values = next_q.min(dim=1, keepdim=True).values - ent_coef * next_log_prob.reshape(-1, 1)
-        targets: Tensor = data.rewards + (1 - data.dones) * discounts(data, self.gamma) * next_values
-        return targets
+        return bootstrapped(data, next_values, self.gamma)
 
     def _learn_v(self, data: Any, targets: Tensor) -> float:
         """V's step: half the squared error for what the host's optimizer keeps, the filter for the rest."""

@@ -17,8 +17,8 @@ from stable_baselines3.common.save_util import recursive_getattr
 from stable_baselines3.common.type_aliases import GymEnv, TensorDict
 
 from kova_rl.errors import KovaError
-from kova_rl.sb3 import archive, normalisation, replay
-from kova_rl.sb3.archive import Target
+from kova_rl.sb3.files import archive, normalisation, replay
+from kova_rl.sb3.files.archive import Target
 
 __all__ = ["SafeSaving"]
 

@@ -13,7 +13,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.utils import set_random_seed
 
 from kova_rl.atomic import opened
-from kova_rl.sb3 import session_state
+from kova_rl.sb3.files import state as states
 from kova_rl.sb3.session_model import Settings, build, environments
 from kova_rl.sb3.session_recorder import Captured, Record, Recorder, SegmentOver
 
@@ -39,7 +39,7 @@ class Session:
             self.model = build(settings, self.env)
             self.seconds, self.processor, self._episodes = 0.0, 0.0, 0
             if state is not None:
-                extra = session_state.restore(self.model, state)
+                extra = states.restore(self.model, state)
                 self.seconds, self.processor = extra["seconds"], extra["processor"]
                 self._episodes = extra["episodes"]
             set_random_seed(seed)
@@ -109,7 +109,7 @@ class Session:
     def state(self) -> bytes:
         """All that the next segment starts from, to the bit."""
         extra = {"seconds": self.seconds, "processor": self.processor, "episodes": self.episodes}
-        return session_state.pack(self.model, extra)
+        return states.pack(self.model, extra)
 
     def fingerprint(self) -> str:
         """A hash of the policy's and the critic's weights."""

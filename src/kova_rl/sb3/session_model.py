@@ -17,19 +17,12 @@ from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 from torch import nn
 
+from kova_rl.algorithms import ALGORITHMS
+from kova_rl.envs.making import make_env
 from kova_rl.filter.checks import check_whole
 
 __all__ = ["Settings", "build", "environments"]
 
-CLASSES = {  # each in the module of the algorithm's name
-    "a2c": "KovaA2C",
-    "acktr": "ACKTR",
-    "ddpg": "KovaDDPG",
-    "dqn": "KovaDQN",
-    "ppo": "KovaPPO",
-    "sac": "KovaSAC",
-    "trpo": "KovaTRPO",
-}
 OURS = (
     "policy",
     "env",
@@ -81,7 +74,7 @@ class Settings:
 
 
 def _class(algorithm: str) -> Any:
-    return getattr(importlib.import_module(f"kova_rl.sb3.{algorithm}"), CLASSES[algorithm])
+    return getattr(importlib.import_module("kova_rl.sb3"), ALGORITHMS[algorithm].ours)
 
 
 def _defaults(algorithm: str) -> dict[str, Any]:
@@ -106,7 +99,7 @@ def environments(settings: Settings) -> VecEnv:
     """Copies of the environment, with a monitor each, normalised as asked."""
 
     def make() -> gymnasium.Env[Any, Any]:
-        return Monitor(_make(settings.environment, settings.environment_options))
+        return Monitor(make_env(settings.environment, settings.environment_options))
 
     env: VecEnv = DummyVecEnv([make] * settings.n_envs)
     if not (settings.normalise_observations or settings.normalise_rewards):
@@ -126,22 +119,6 @@ def environments(settings: Settings) -> VecEnv:
         ) from None
 
 
-def _make(name: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
-    try:
-        return gymnasium.make(name, **options)
-    except gymnasium.error.DependencyNotInstalled as error:
-        raise ValueError(f"{name} needs a package that is not installed: {error}") from None
-    except (gymnasium.error.UnregisteredEnv, gymnasium.error.Error, ImportError) as error:
-        near = difflib.get_close_matches(name, gymnasium.registry, n=3, cutoff=0.6)
-        hint = f"did you mean {' or '.join(near)}? If it is your own, " if near else ""
-        raise ValueError(
-            f"environment must be registered with Gymnasium, got {name!r} ({error}); {hint}name the "
-            "module that registers it: --import MODULE"
-        ) from None
-    except TypeError as error:
-        raise ValueError(f"{name} does not take environment_options {dict(options)} ({error})") from None
-
-
 def build(settings: Settings, env: VecEnv) -> BaseAlgorithm:
     """The model, on the CPU."""
     kind, arguments = _class(settings.algorithm), dict(settings.host)
@@ -152,7 +129,7 @@ def build(settings: Settings, env: VecEnv) -> BaseAlgorithm:
         policy["net_arch"] = list(settings.network)
     if settings.activation is not None:
         policy["activation_fn"] = {"tanh": nn.Tanh, "relu": nn.ReLU}[settings.activation]
-    if settings.algorithm != "acktr":
+    if ALGORITHMS[settings.algorithm].filtered:
         arguments["kova"] = settings.kova
     several = isinstance(env.observation_space, gymnasium.spaces.Dict)
     image = not several and len(env.observation_space.shape or ()) == 3

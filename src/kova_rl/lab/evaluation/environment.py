@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -12,6 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces.utils import flatten
 
+from kova_rl.envs import making
 from kova_rl.lab.evaluation.transitions import Transitions
 
 Env = gymnasium.Env[Any, Any]
@@ -25,16 +25,7 @@ def make_env(env: str | Callable[[], Env]) -> Env:
         ValueError: No such environment, or one whose observations do not flatten to a fixed size.
     """
     if isinstance(env, str):
-        try:
-            made: Env = gymnasium.make(env)
-        except gymnasium.error.DependencyNotInstalled as error:
-            raise ValueError(f"{env} needs a package that is not installed: {error}") from None
-        except (gymnasium.error.Error, ImportError) as error:
-            near = difflib.get_close_matches(env, gymnasium.registry, n=3, cutoff=0.6)
-            hint = "name the module that registers it: --import"
-            if near:
-                hint = f"did you mean {' or '.join(near)}? If it is your own, {hint}"
-            raise ValueError(f"env must be a registered environment, got {env!r} ({error}); {hint}") from None
+        made: Env = making.make_env(env)
     elif callable(env):
         made = env()
     else:

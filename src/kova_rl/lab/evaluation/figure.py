@@ -6,17 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
+from matplotlib.ticker import LogLocator, NullLocator
 
 from kova_rl.lab import stats
+from kova_rl.lab.drawing import plt, save
 from kova_rl.lab.evaluation.critics import CRITICS
-from kova_rl.lab.evaluation.runs import Panel
+from kova_rl.lab.evaluation.panel import Panel
 from kova_rl.posterior import LEVELS
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
-from matplotlib.ticker import LogLocator, NullLocator
 
 # Okabe and Ito's colours, which the colour-blind can tell apart, with a dash a family.
 STYLES: dict[str, dict[str, Any]] = {
@@ -38,7 +35,7 @@ NEES = (1e-2, 1e4)
 FLOOR = {"color": "#BBBBBB", "lw": 1.0, "ls": "-", "zorder": 0}
 
 
-def draw(paths: Sequence[Path], panels: Sequence[Panel]) -> None:
+def draw(stem: Path, panels: Sequence[Panel]) -> None:
     """Errors of every panel; coverage and NEES below a condition, over its tasks, or beside a single one."""
     tasks = list(dict.fromkeys(panel.task for panel in panels))
     conditions = list(dict.fromkeys(panel.condition for panel in panels))
@@ -66,9 +63,7 @@ def draw(paths: Sequence[Path], panels: Sequence[Panel]) -> None:
     handles = {label: line for ax in axes.flat for line, label in zip(*_legend(ax), strict=True)}
     lines, names = list(handles.values()), list(handles)
     figure.legend(lines, names, loc="outside lower center", ncols=min(5, 2 * columns), frameon=False)
-    for path in paths:
-        figure.savefig(path, dpi=110)
-    plt.close(figure)
+    save(figure, stem, dpi=110)
 
 
 def _legend(ax: Any) -> tuple[list[Any], list[str]]:

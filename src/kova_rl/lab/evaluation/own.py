@@ -14,19 +14,21 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-import kova_rl
 from kova_rl.filter.checks import check_choice, check_real, check_whole
-from kova_rl.lab import files
-from kova_rl.lab.evaluation.critics import CRITICS, Problem, build, describe
+from kova_rl.lab.evaluation.critics import CRITICS, Problem, build
 from kova_rl.lab.evaluation.environment import Env, Policy, acting, collect, make_env
 from kova_rl.lab.evaluation.estimate import Estimate
 from kova_rl.lab.evaluation.headed import HeadedCritic
 from kova_rl.lab.evaluation.network import Make
+from kova_rl.lab.evaluation.panel import Panel, final_error
 from kova_rl.lab.evaluation.protocol import STEP, Curves, final, follow, looks, stacked
 from kova_rl.lab.evaluation.rollouts import Truth, truth
-from kova_rl.lab.evaluation.runs import TUNING_SEEDS, Panel, final_error
+from kova_rl.lab.evaluation.run import TUNING_SEEDS, EvaluationRun
 from kova_rl.lab.evaluation.transitions import Transitions
 from kova_rl.lab.evaluation.units import Units
+from kova_rl.lab.pack import Folder
+from kova_rl.lab.run import Work, make
+from kova_rl.lab.store import Store
 from kova_rl.lab.terminal import NowAndThen
 
 DEFAULT = ("kova-head", "kova", "kova-paper", "memoryless", "adam", "gptd-kernel", "lstd")
@@ -120,7 +122,7 @@ def evaluate(
         deterministic: Whether a model's actions are its most likely ones, or drawn.
         states: How many states are examined.
         rollouts: Returns that are averaged for each, where the environment can be copied.
-        keep: Folder for one file a run; runs that are there are not made again.
+        keep: Folder for one folder a run; runs that are there are not made again.
         identity: What tells this environment and policy from others in that folder.
         console: Where the progress bar goes, or a line now and then if it is no terminal; None is standard
             output, ``Console(quiet=True)`` is silence.
@@ -198,33 +200,55 @@ class Runs:
         return Panel(self.title, "your policy", None, None, curves, tuned, "; ".join(sorted(notes)))
 
     def one(self, critic: str, setting: float, seed: int) -> tuple[Curves, str]:
-        """The run of this seed, from its file if it is there, and how its truth was found."""
-        own = self.own
-        config = {
-            **{"env": self.title, "identity": self.identity, "gamma": own.gamma, "samples": own.samples},
-            **{"states": own.states, "rollouts": own.rollouts, "critic": critic, "setting": setting},
-            **{"seed": seed, "described": describe(critic), "version": kova_rl.__version__},
-        }
-        safe = self.title.replace("/", "-").replace(":", "-")
-        path = None if self.keep is None else self.keep / f"{safe}-{critic}-{setting:g}-{seed}.npz"
-        if path is not None and files.finished(path, config):
-            arrays, meta = files.load(path)
-            return arrays, str(meta["note"])
-        doing = f"{self.title}, {CRITICS[critic].label}, seed {seed}"
-        bar, seen = self.progress.add_task(doing, total=own.samples), 0
+        """The run of this seed, from its folder if it is there, and how its truth was found."""
+        own, label = self.own, CRITICS[critic].label
+        run = OwnRun(label, self.title, "own", critic, seed, own.samples, setting, own, self.identity)
+        if self.keep is not None and (done := Store(self.keep, run.name).summary()):
+            return Folder(self.keep / run.name).arrays(), str(done["note"])
+        doing = f"{self.title}, {label}, seed {seed}"
+        bar = self.progress.add_task(doing, total=own.samples)
 
-        def tick(n: int) -> None:
+        seen = 0
+
+        def show(step: int) -> None:
+            self.progress.update(bar, completed=step)
+            self._now(lambda: f"{doing}: {step:,} of {own.samples:,} samples")
+
+        def tick(samples: int) -> None:
             nonlocal seen
-            seen += n
-            self.progress.advance(bar, n)
-            self._now(lambda: f"{doing}: {seen:,} of {own.samples:,} samples")
+            seen += samples
+            show(seen)
 
-        curves = own.learn(critic, setting, seed, tick)
+        if self.keep is None:
+            curves, note = run.learn(tick), _note(own.truth)
+        else:
+            note = str(make(run, self.keep, lambda record: show(record["step"]))["note"])
+            curves = Folder(self.keep / run.name).arrays()
         self.progress.remove_task(bar)
-        note = _note(own.truth)
-        if path is not None:
-            files.save(path, curves, {"config": config, "note": note})
         return curves, note
+
+
+@dataclass(frozen=True)
+class OwnRun(EvaluationRun):
+    """A run in an environment of one's own, which is made in this process: a policy can be anything."""
+
+    own: Any = None
+    """The environment and the policy."""
+    identity: str = ""
+
+    def flat(self) -> dict[str, Any]:
+        """With what the truth depends on."""
+        own = {name: getattr(self.own, name) for name in ("gamma", "states", "rollouts")}
+        return {**super().flat(), "environment": self.task, "identity": self.identity, **own}
+
+    def learn(self, tick: Callable[[int], None]) -> Curves:
+        """In the environment's units."""
+        curves: Curves = self.own.learn(self.critic, self.setting, self.seed, tick)
+        return curves
+
+    def perform(self, work: Work) -> dict[str, Any]:
+        """As always; the summary says how the truth was found."""
+        return {**super().perform(work), "note": _note(self.own.truth)}
 
 
 def _note(known: Truth) -> str:

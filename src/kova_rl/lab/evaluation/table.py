@@ -9,7 +9,7 @@ import numpy as np
 from rich.table import Table
 
 from kova_rl.lab.evaluation.critics import CRITICS
-from kova_rl.lab.evaluation.runs import Panel
+from kova_rl.lab.evaluation.panel import Panel
 from kova_rl.posterior import LEVELS
 
 COLUMNS = 4

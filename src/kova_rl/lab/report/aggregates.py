@@ -11,7 +11,7 @@ import numpy as np
 
 from kova_rl.lab import coverage, stats
 from kova_rl.lab.report.curves import left_out, seeds_text
-from kova_rl.lab.report.groups import Array, Group, normalised, shared
+from kova_rl.lab.report.groups import Array, Group, normalised, shared, title
 from kova_rl.lab.report.style import Figure, Key, Panel, keys
 from kova_rl.lab.report.summary import EVERYWHERE, Improvement, Overhead
 
@@ -19,7 +19,7 @@ __all__ = ["aggregate", "improvement", "profiles", "times"]
 
 THRESHOLDS = np.linspace(0, 1, 51)
 DRAWS = 1000
-SCALE = "Final returns from 0, the worst run of any critic and algorithm in an environment, to 1, the best."
+SCALE = "Final scores from 0, the worst run of any critic and algorithm in an environment, to 1, the best."
 Dot = tuple[int, Key, float, float, float]
 Scores = dict[str, dict[str, Array]]
 """By label and environment."""
@@ -72,21 +72,23 @@ def improvement(rows: Sequence[Improvement], groups: Sequence[Group]) -> list[Fi
         dots = [(names.index(r.environment), legend[r.label], r.probability, r.low, r.high) for r in own]
 
         def draw(axes: Any, names: list[str] = names, dots: list[Dot] = dots) -> None:
-            _dots(names, dots, "P(final return > Adam's)", 0.5, axes)
+            _dots(names, dots, "P(ends better than Adam)", 0.5, axes)
             axes.set_xlim(-0.03, 1.03)
 
-        panels.append(Panel(algorithm.upper(), draw, _margin(names)))
+        panels.append(Panel(title(algorithm), draw, _margin(names)))
     pooled = any(row.environment == EVERYWHERE for row in rows)
     said = "Over environments: those that a critic shares with Adam. " if pooled else ""
     said += f"{seeds_text([row.seeds for row in rows])}. "
     said += left_out([g for g in groups if g.algorithm in _algorithms(rows)])
     caption = (
-        "Probability that a run ends above a run with Adam in the same algorithm and environment; ties count "
-        "half; of several settings of Adam, the best. 0.5 is no difference. Lines: 95% score intervals. "
-        f"{said.rstrip()} {coverage.note([row.seeds for row in rows], 'improvement')}"
+        "Probability that a run ends better than one with Adam in the same algorithm and environment; ties "
+        "count half; of several settings of Adam, the best. 0.5 is no difference. Lines: 95% score "
+        f"intervals. {said.rstrip()} {coverage.note([row.seeds for row in rows], 'improvement')}"
     )
-    title = "Probability of improvement on Adam"
-    return [Figure("improvement", title, caption.rstrip(), tuple(legend.values()), tuple(panels), dots=True)]
+    heading = "Probability of improvement on Adam"
+    return [
+        Figure("improvement", heading, caption.rstrip(), tuple(legend.values()), tuple(panels), dots=True)
+    ]
 
 
 def _scores(groups: Sequence[Group]) -> tuple[dict[str, Scores], str]:
@@ -102,12 +104,13 @@ def _scores(groups: Sequence[Group]) -> tuple[dict[str, Scores], str]:
             continue
         out[algorithm] = {label: {name: labels[label][name] for name in environments} for label in kept}
         left = []
+        measure = next(g.measure.title for g in groups if g.algorithm == algorithm)
         for name in sorted({name for tasks in labels.values() for name in tasks} - set(environments)):
             without = ", ".join(label for label in kept if name not in labels[label])
-            left.append(f"{name} (no final return of {without})")
-        left += [f"{label} (no final return there)" for label in labels if label not in kept]
+            left.append(f"{name} (no final {measure} of {without})")
+        left += [f"{label} (no final {measure} there)" for label in labels if label not in kept]
         also = f"; left out: {', '.join(left)}" if left else ""
-        said.append(f"{algorithm.upper()}: {', '.join(environments)}{also}.")
+        said.append(f"{title(algorithm)}: {', '.join(environments)}{also}.")
     return out, " ".join((*said, left_out(groups))).rstrip()
 
 
@@ -139,10 +142,10 @@ def aggregate(groups: Sequence[Group]) -> list[Figure]:
             dots.append((i, legend[label], middle, float(low), float(high)))
         names = list(labels)
         draw = partial(_dots, names, dots, "interquartile mean of scores", None)
-        panels.append(Panel(algorithm.upper(), draw, _margin(names)))
+        panels.append(Panel(title(algorithm), draw, _margin(names)))
     caption = f"{SCALE} Lines: 95% stratified bootstrap intervals. {_about(scores, said, 'iqm')}"
-    title = "Interquartile mean over environments"
-    return [Figure("aggregate", title, caption, tuple(legend.values()), tuple(panels), dots=True)]
+    heading = "Interquartile mean over environments"
+    return [Figure("aggregate", heading, caption, tuple(legend.values()), tuple(panels), dots=True)]
 
 
 def profiles(groups: Sequence[Group]) -> list[Figure]:
@@ -158,7 +161,7 @@ def profiles(groups: Sequence[Group]) -> list[Figure]:
             runs = list(tasks.values())
             band = stats.profile_band(runs, THRESHOLDS, draws=DRAWS)
             lines.append((legend[label], stats.profile(runs, THRESHOLDS), *band))
-        panels.append(Panel(algorithm.upper(), partial(_profile, lines)))
+        panels.append(Panel(title(algorithm), partial(_profile, lines)))
     caption = f"{SCALE} Bands: 95% stratified bootstrap intervals, at each score by itself. "
     caption += _about(scores, said, "profile")
     return [Figure("profiles", "Performance profiles", caption, tuple(legend.values()), tuple(panels))]
@@ -187,7 +190,7 @@ def times(rows: Sequence[Overhead]) -> list[Figure]:
             dots += [(at, legend[r.group.label], r.percent, r.percent, r.percent) for r in here]
             dots += [(at, paper, p, p, p) for p in {r.paper for r in here} if p is not None]
         draw = partial(_dots, names, dots, "time over Adam's, %", 0.0)
-        panels.append(Panel(algorithm.upper(), draw, _margin(names)))
+        panels.append(Panel(title(algorithm), draw, _margin(names)))
     shown = (*legend.values(), *([paper] if any(row.paper is not None for row in rows) else []))
     caption = (
         "Processor time of a training step over Adam's in the same algorithm and environment, medians over "

@@ -8,12 +8,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from matplotlib.ticker import NullFormatter
 from numpy.typing import NDArray
 
 from kova_rl.lab import coverage, stats
 from kova_rl.lab.files import named
-from kova_rl.lab.report.groups import Group
+from kova_rl.lab.report.groups import Group, title
 from kova_rl.lab.report.style import Figure, Key, Panel, keys
+from kova_rl.lab.run import Measure
 
 __all__ = ["about", "curves", "left_out", "seeds_text", "short"]
 
@@ -43,23 +45,23 @@ def curves(groups: Sequence[Group]) -> list[Figure]:
         every = [g for g in groups if g.algorithm == algorithm]
         own = [g for g in every if g.curves[1].size]
         if own:
-            name = algorithm.upper()
-            text = "Return over the last 100 episodes, unnormalised. "
+            name, measure = title(algorithm), own[0].measure
+            text = f"{measure.about} "
             if max(len(g.scored) for g in own) == 1:
                 once = f"{text}{about(every)} One seed has no band."
-                out.append(_figure("mean", f"{name}: return", once, own, mean_std))
+                out.append(_figure("mean", f"{name}: {measure.title}", once, own, mean_std))
                 continue
-            title = f"{name}: mean and standard deviation"
+            heading = f"{name}: mean and standard deviation"
             bands = f"{text}Bands: one sample standard deviation. {about(every)}"
-            out.append(_figure("mean", title, bands, own, mean_std))
-            title = f"{name}: interquartile mean and 95% intervals"
+            out.append(_figure("mean", heading, bands, own, mean_std))
+            heading = f"{name}: interquartile mean and 95% intervals"
             note = coverage.note([len(g.scored) for g in own])
             text += f"Bands: stratified bootstrap, at each step by itself. {about(every)} {note}"
-            out.append(_figure("iqm", title, text.rstrip(), own, iqm_interval))
+            out.append(_figure("iqm", heading, text.rstrip(), own, iqm_interval))
     return out
 
 
-def _figure(kind: str, title: str, caption: str, groups: Sequence[Group], band: Band) -> Figure:
+def _figure(kind: str, heading: str, caption: str, groups: Sequence[Group], band: Band) -> Figure:
     legend = keys([(g.label, g.critic) for g in groups])
     panels = []
     for environment in dict.fromkeys(g.environment for g in groups):
@@ -68,17 +70,22 @@ def _figure(kind: str, title: str, caption: str, groups: Sequence[Group], band: 
             if g.environment == environment:
                 steps, values = g.curves
                 lines.append((legend[g.label], steps, *band(values)))
-        panels.append(Panel(environment, partial(_panel, lines)))
+        panels.append(Panel(environment, partial(_panel, lines, groups[0].measure)))
     name = named("curves", groups[0].algorithm, kind)
-    return Figure(name, title, caption, tuple(legend.values()), tuple(panels))
+    return Figure(name, heading, caption, tuple(legend.values()), tuple(panels))
 
 
-def _panel(lines: Sequence[tuple[Key, Array, Array, Array, Array]], axes: Any) -> None:
+def _panel(lines: Sequence[tuple[Key, Array, Array, Array, Array]], measure: Measure, axes: Any) -> None:
     for key, steps, middle, low, high in lines:
         axes.fill_between(steps, low, high, color=key.colour, alpha=0.18, lw=0)
         axes.plot(steps, middle, **key.curve(len(steps)))
-    axes.set(xlabel="steps", ylabel="return", xlim=(0, max(steps[-1] for _, steps, *_ in lines)))
+    axes.set(xlabel="steps", ylabel=measure.title, xlim=(0, max(steps[-1] for _, steps, *_ in lines)))
     axes.xaxis.set_major_formatter(short)
+    if measure.lower and all((middle > 0).all() for _, _, middle, *_ in lines):
+        axes.set_yscale("log")
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        if (least := min(middle.min() for _, _, middle, *_ in lines)) > 0:
+            axes.set_ylim(bottom=0.7 * least)
     axes.yaxis.set_major_formatter(short)
 
 
@@ -114,5 +121,5 @@ def about(groups: Sequence[Group]) -> str:
 def left_out(groups: Sequence[Group]) -> str:
     """The runs that statistics do without; nothing if there are none."""
     runs = (run for g in groups for run in g.runs if not run.scored)
-    why = Counter("without a return" if run.status == "done" else run.status for run in runs)
+    why = Counter(f"without a {run.measure.title}" if run.status == "done" else run.status for run in runs)
     return f"Runs left out: {', '.join(f'{why[each]} {each}' for each in sorted(why))}." if why else ""

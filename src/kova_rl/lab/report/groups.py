@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 
 from kova_rl.lab import stats
 from kova_rl.lab.report.reading import RunRecord
+from kova_rl.lab.run import Measure
 
-__all__ = ["Group", "baseline", "group", "normalised", "shared"]
+__all__ = ["Group", "baseline", "family", "group", "normalised", "shared", "title"]
 
 Array = NDArray[np.float64]
 POINTS = 60
 CRITICS = ("kova", "memoryless", "adam", "kfac")
 IDENTITY = {"algorithm", "environment", "critic", "seed"}
-HOUSEKEEPING = {"imports", "preset"}
+HOUSEKEEPING = {"described", "imports", "label", "looks", "preset"}
 """Settings that say how a run was asked for, not what it is: they tell no groups apart."""
 
 
@@ -32,6 +33,8 @@ class Group:
     environment: str
     algorithm: str
     critic: str
+    named: str
+    """What the runs' maker called them; often empty."""
     settings: str
     """Those that vary between runs that are otherwise alike, ``eta=0.01``; often empty."""
     runs: tuple[RunRecord, ...]
@@ -39,7 +42,12 @@ class Group:
     @property
     def label(self) -> str:
         """What it is called beside others of its algorithm."""
-        return f"{self.critic} {self.settings}".rstrip()
+        return f"{self.named or self.critic} {self.settings}".rstrip()
+
+    @property
+    def measure(self) -> Measure:
+        """What it is judged by."""
+        return self.runs[0].measure
 
     @property
     def scored(self) -> list[RunRecord]:
@@ -52,8 +60,13 @@ class Group:
 
     @property
     def final(self) -> Array:
-        """Final return, for each run that has one."""
-        return np.array([run.final_return for run in self.scored])
+        """Final score, for each run that has one."""
+        return np.array([run.final for run in self.scored])
+
+    @property
+    def marks(self) -> Array:
+        """The same, so that more is better."""
+        return -self.final if self.measure.lower else self.final
 
     @property
     def seconds(self) -> float:
@@ -78,11 +91,11 @@ class Group:
 
     @cached_property
     def curves(self) -> tuple[Array, Array]:
-        """Steps, and returns at them with a row a run; from where on every run has a return."""
-        return self._curves([(run.steps, run.returns) for run in self.scored])
+        """Steps, and scores at them with a row a run; from where on every run has one."""
+        return self._curves([(run.steps, run.scores) for run in self.scored])
 
     def curves_of(self, quantity: str) -> tuple[Array, Array]:
-        """The same of a curve that is logged beside the return; empty if no run has it."""
+        """The same of a curve that is logged beside the score; empty if no run has it."""
         runs = [run for run in self.scored if quantity in run.logged]
         return self._curves([(run.steps, run.logged[quantity]) for run in runs])
 
@@ -103,40 +116,55 @@ class Group:
 def group(runs: Iterable[RunRecord]) -> list[Group]:
     """Groups in a fixed order: by algorithm, environment, critic and setting.
 
-    A seed counts once in a group; of two runs with it, the one that has a final return.
+    A seed counts once in a group; of two runs with it, the one that has a final score.
     """
     runs = list(runs)
     shown = _varying(runs)
-    found: dict[tuple[str, str, str, str], dict[int, RunRecord]] = defaultdict(dict)
+    found: dict[tuple[str, str, str, str, str], dict[int, RunRecord]] = defaultdict(dict)
     for run in runs:
-        keys = shown[run.algorithm, run.critic]
+        keys = shown[run.algorithm, run.critic, run.label]
         settings = " ".join(
             f"{key}={_text(run.config[key])}" for key in keys if run.config.get(key) is not None
         )
-        members = found[run.algorithm, run.environment, run.critic, settings]
+        members = found[run.algorithm, run.environment, run.critic, run.label, settings]
         if run.seed not in members or run.scored:
             members[run.seed] = run
-    groups = [Group(e, a, c, s, tuple(members.values())) for (a, e, c, s), members in found.items()]
-    return sorted(groups, key=lambda g: (g.algorithm, g.environment, rank(g.critic), g.critic, g.settings))
+    groups = [Group(e, a, c, n, s, tuple(members.values())) for (a, e, c, n, s), members in found.items()]
+    return sorted(groups, key=lambda g: (g.algorithm, g.environment, rank(g.critic), g.critic, g.label))
+
+
+def family(critic: str) -> str:
+    """Whose colours a critic has.
+
+    Example:
+        >>> family("kova-head"), family("adam"), family("lstd")
+        ('kova', 'adam', 'other')
+    """
+    return next((known for known in CRITICS if critic.startswith(known)), "other")
+
+
+def title(algorithm: str) -> str:
+    """What an algorithm is called in a heading."""
+    return {"double-q": "Mazes", "evaluation": "Policy evaluation"}.get(algorithm, algorithm.upper())
 
 
 def rank(critic: str) -> int:
     """Where a critic stands in legends and tables."""
-    return CRITICS.index(critic) if critic in CRITICS else len(CRITICS)
+    return [*CRITICS, "other"].index(family(critic))
 
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
-def _varying(runs: Sequence[RunRecord]) -> dict[tuple[str, str], list[str]]:
-    """Of each algorithm and critic, the settings that take more than one value in some environment."""
-    alike: dict[tuple[str, str, str], list[RunRecord]] = defaultdict(list)
+def _varying(runs: Sequence[RunRecord]) -> dict[tuple[str, str, str], list[str]]:
+    """Of each algorithm, critic and label, the settings that take more than one value in some environment."""
+    alike: dict[tuple[str, str, str, str], list[RunRecord]] = defaultdict(list)
     for run in runs:
-        alike[run.algorithm, run.critic, run.environment].append(run)
-    shown: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for (algorithm, critic, _), members in alike.items():
-        listed = shown[algorithm, critic]
+        alike[run.algorithm, run.critic, run.label, run.environment].append(run)
+    shown: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for (algorithm, critic, label, _), members in alike.items():
+        listed = shown[algorithm, critic, label]
         for key in dict.fromkeys(key for run in members for key in run.config):
             values = {_text(run.config.get(key)) for run in members}
             if len(values) > 1 and key not in IDENTITY | HOUSEKEEPING and key not in listed:
@@ -148,20 +176,20 @@ def baseline(groups: Sequence[Group], beside: Group) -> Group | None:
     """Adam in the same algorithm and environment, for as many steps; of several settings, the best."""
     where = (beside.algorithm, beside.environment, beside.steps, "adam")
     adams = [g for g in groups if (g.algorithm, g.environment, g.steps, g.critic) == where and len(g.final)]
-    return max(adams, key=lambda g: float(stats.iqm(g.final)), default=None)
+    return max(adams, key=lambda g: float(stats.iqm(g.marks)), default=None)
 
 
 def normalised(groups: Sequence[Group]) -> dict[tuple[str, str], dict[str, Array]]:
-    """Final returns by algorithm and label, then environment, from 0 (worst run of the environment) to 1."""
+    """Final marks by algorithm and label, then environment, from 0 (worst run of the environment) to 1."""
     ends: dict[str, list[float]] = defaultdict(list)
     for g in groups:
-        ends[g.environment].extend(g.final)
+        ends[g.environment].extend(g.marks)
     out: dict[tuple[str, str], dict[str, Array]] = defaultdict(dict)
     for g in sorted(groups, key=lambda g: rank(g.critic)):
         tasks = out[g.algorithm, g.label]
         if len(g.final):
             low, high = min(ends[g.environment]), max(ends[g.environment])
-            tasks[g.environment] = (g.final - low) / ((high - low) or 1.0)
+            tasks[g.environment] = (g.marks - low) / ((high - low) or 1.0)
     return out
 
 

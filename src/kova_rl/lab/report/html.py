@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import groupby
 
-from kova_rl.lab.report.groups import CRITICS
+from kova_rl.lab.report.groups import family
 
 __all__ = ["Cell", "number", "rows", "text"]
 
@@ -48,7 +48,7 @@ def variable(critic: str, index: int = 0) -> str:
         >>> variable("kova"), variable("kova", 1), variable("mine", 2)
         ('var(--kova)', 'var(--kova-dark)', 'var(--other-light)')
     """
-    return f"var(--{critic if critic in CRITICS else 'other'}{SHADES[index % len(SHADES)]})"
+    return f"var(--{family(critic)}{SHADES[index % len(SHADES)]})"
 
 
 HINT = '<span class="soft hint" hidden>more columns: scroll the table sideways \N{RIGHTWARDS ARROW}</span>'

@@ -10,7 +10,8 @@ from pathlib import Path
 import kova_rl
 from kova_rl.lab import coverage
 from kova_rl.lab.report import html
-from kova_rl.lab.report.groups import Group
+from kova_rl.lab.report.groups import Group, family
+from kova_rl.lab.report.groups import title as title_of
 from kova_rl.lab.report.html import Cell, dotted, number, text, variable
 from kova_rl.lab.report.reading import RunRecord
 from kova_rl.lab.report.summary import CHOSEN, EVERYWHERE, Final, Improvement, Overhead, best
@@ -30,8 +31,8 @@ def _colours(groups: Sequence[Group]) -> dict[tuple[str, str], str]:
     seen: Counter[tuple[str, str]] = Counter()
     for g in groups:
         if (g.algorithm, g.label) not in out:
-            out[g.algorithm, g.label] = variable(g.critic, seen[g.algorithm, g.critic])
-            seen[g.algorithm, g.critic] += 1
+            out[g.algorithm, g.label] = variable(g.critic, seen[g.algorithm, family(g.critic)])
+            seen[g.algorithm, family(g.critic)] += 1
     return out
 
 
@@ -42,13 +43,14 @@ def _finals(finals: Sequence[Final], colours: Colours) -> str:
         g = row.group
         cells.append(
             [text(g.environment), text(g.algorithm), dotted(g.label, colours[g.algorithm, g.label])]
-            + [number(x) for x in (row.mean, row.std, row.iqm, row.low, row.high)]
+            + [number(x, g.measure.form) for x in (row.mean, row.std, row.iqm, row.low, row.high)]
             + [number(len(g.final), "d"), number(g.steps, ",d"), number(g.seconds)]
             + [number(g.count("failed"), "d")]
         )
     note = coverage.note([len(row.group.final) for row in finals])
-    return f"""<p>Mean over the last 100 episodes at the end of training, unnormalised; mean and sample
-standard deviation over the seeds. IQM: their interquartile mean, with a 95% bootstrap interval.
+    about = " ".join(dict.fromkeys(row.group.measure.about for row in finals))
+    return f"""<p>At the end of the run. {escape(about)} Mean and sample standard deviation
+over the seeds. IQM: their interquartile mean, with a 95% bootstrap interval.
 {note}</p>
 {html.rows("finals", (*heads, "seconds", "failed"), cells, "settings")}{_best(finals, colours)}"""
 
@@ -60,9 +62,9 @@ def _best(finals: Sequence[Final], colours: Colours) -> str:
         g, second = row.first.group, row.second
         colour = colours[g.algorithm, g.label]
         cells.append(
-            [text(g.environment), text(g.algorithm), dotted(g.critic, colour), text(g.settings)]
-            + [number(x) for x in (row.first.iqm, row.first.low, row.first.high)]
-            + [text(second.group.settings), number(second.iqm), number(len(g.final), "d")]
+            [text(g.environment), text(g.algorithm), dotted(g.critic, colour), text(_setting(g))]
+            + [number(x, g.measure.form) for x in (row.first.iqm, row.first.low, row.first.high)]
+            + [text(_setting(second.group)), number(second.iqm, g.measure.form), number(len(g.final), "d")]
             + [number(row.tried, "d")]
         )
     if not cells:
@@ -70,6 +72,10 @@ def _best(finals: Sequence[Final], colours: Colours) -> str:
     heads = ("environment", "algorithm", "critic", "best setting", "IQM", "95% low", "high")
     table = html.rows("best", (*heads, "second best", "its IQM", "seeds", "settings"), cells, "choices")
     return f"<h3>Best settings</h3><p>{CHOSEN}</p>{table}"
+
+
+def _setting(g: Group) -> str:
+    return f"{g.named} {g.settings}".strip()
 
 
 def _improvements(rows: Sequence[Improvement], colours: Colours) -> str:
@@ -137,7 +143,7 @@ def _failed(runs: Sequence[RunRecord]) -> str:
 
 
 def _runs(runs: Sequence[RunRecord], made: Sequence[str]) -> str:
-    heads = ("run", "status", "environment", "algorithm", "critic", "seed", "final return", "seconds")
+    heads = ("run", "status", "environment", "algorithm", "critic", "seed", "final", "seconds")
     cells = [
         (
             text(r.name),
@@ -146,7 +152,7 @@ def _runs(runs: Sequence[RunRecord], made: Sequence[str]) -> str:
             text(r.algorithm),
             dotted(r.critic, variable(r.critic)),
             number(r.seed, "d"),
-            number(r.final_return),
+            number(r.final, r.measure.form),
             number(r.seconds),
         )
         for r in runs
@@ -157,11 +163,18 @@ def _runs(runs: Sequence[RunRecord], made: Sequence[str]) -> str:
     return f"{by}<details><summary>List of {len(runs)} runs</summary>{table}</details>"
 
 
+def _measures(groups: Sequence[Group]) -> str:
+    return " and ".join(dict.fromkeys(f"{g.measure.title}s" for g in groups))
+
+
 def _once(row: Improvement) -> str:
     """How a comparison of single runs came out; it has no probability to speak of."""
+    better, worse = row.measure.better
     if row.environments == 1:
-        return {1.0: "ended above Adam", 0.0: "ended below Adam"}.get(row.probability, "ended as Adam did")
-    return f"ended above Adam in {row.probability * row.environments:g} of {row.environments} environments"
+        ends = {1.0: f"{better} Adam", 0.0: f"{worse} Adam"}
+        return f"ended {ends.get(row.probability, 'as Adam did')}"
+    count = f"{row.probability * row.environments:g} of {row.environments}"
+    return f"ended {better} Adam in {count} environments"
 
 
 def _headline(rows: Sequence[Improvement]) -> str:
@@ -176,10 +189,11 @@ def _headline(rows: Sequence[Improvement]) -> str:
             if row.failed:
                 seeds += f", {row.failed} failed {'run' if row.failed == 1 else 'runs'} left out"
             where = f"({escape(row.where)}, {seeds})"
-            found = f"ends above Adam with probability <b>{row.probability:.2f}</b>{row.span} {where}."
+            ends = f"ends {row.measure.better[0]} Adam with probability"
+            found = f"{ends} <b>{row.probability:.2f}</b>{row.span} {where}."
             if row.seeds == 1:
                 found = f"{_once(row)} {where}. One seed cannot tell a difference from chance: run several."
-            said.append(f"<li>{escape(row.algorithm.upper())}, {escape(row.label)}: {found}</li>")
+            said.append(f"<li>{escape(title_of(row.algorithm))}, {escape(row.label)}: {found}</li>")
     return f"<ul>{''.join(said)}</ul>" if said else ""
 
 
@@ -205,7 +219,7 @@ def page(
     finals, improvements, overheads = tables
     colours = _colours(groups)
     sections = {
-        "finals": ("Final returns", _finals(finals, colours)),
+        "finals": (f"Final {_measures(groups)}", _finals(finals, colours)),
         "curves": ("Learning curves", figures["curves"]),
         "policy": ("Critic and policy", figures["policy"]),
         "improvement": ("Improvement on Adam", figures["improvement"] + _improvements(improvements, colours)),

@@ -10,7 +10,7 @@ import numpy as np
 
 from kova_rl.lab.files import named
 from kova_rl.lab.report.curves import about, short
-from kova_rl.lab.report.groups import Array, Group
+from kova_rl.lab.report.groups import Array, Group, title
 from kova_rl.lab.report.style import Figure, Key, Panel, keys
 
 __all__ = ["policy"]
@@ -37,10 +37,10 @@ def policy(groups: Sequence[Group]) -> list[Figure]:
                 "Means over the seeds, as logged by the algorithm; what it does not log is left out. The "
                 f"policy's loss is the one that is minimised. {about(every)}"
             )
-            title = f"{algorithm.upper()}: what the critic does to the policy"
+            heading = f"{title(algorithm)}: what the critic does to the policy"
             shown = tuple(legend.values())
             name, columns = named("policy", algorithm), len(quantities)
-            out.append(Figure(name, title, caption, shown, tuple(panels), columns=columns))
+            out.append(Figure(name, heading, caption, shown, tuple(panels), columns=columns))
     return out
 
 

@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kova_rl.lab.training.log import TornLog, read_log
+from kova_rl.lab.log import TornLog, read_log
+from kova_rl.lab.pack import Folder, found
+from kova_rl.lab.run import MEASURES, Measure
 
 __all__ = ["DamagedRun", "RunRecord", "read"]
 
 Array = NDArray[np.float64]
 NEEDED = {"algorithm": str, "environment": str, "critic": str, "seed": int, "steps": int}
 OPTIONS = "environment_options."
-ENDS = ("steps", "seconds", "processor", "final_return")
+ENDS = ("steps", "seconds", "processor")
 
 
 LOGGED: dict[str, tuple[tuple[str, int], ...]] = {
@@ -50,20 +52,30 @@ class RunRecord:
     """``done``, ``failed`` or ``unfinished``."""
     steps: Array
     """At which the log has a record, rising."""
-    returns: Array
-    """Mean over the last 100 episodes at these steps; NaN before the first."""
+    scores: Array
+    """The measure at these steps; NaN before the first."""
     reached: int
     """Steps that were made, which may be more than the configuration has."""
     seconds: float
     """Of training, in all; NaN if the log does not say."""
     processor: float
     """The same of the processor."""
-    final_return: float
-    """NaN unless the run is done."""
+    final: float
+    """The measure at the end; NaN unless the run is done."""
     logged: dict[str, Array]
     """What the algorithm says of policy and critic at these steps, by its name in :data:`LOGGED`."""
     failure: dict[str, Any]
     """What ``failure.json`` says, if the run failed."""
+
+    @property
+    def measure(self) -> Measure:
+        """What it is judged by."""
+        return MEASURES[self.config.get("kind", "training")]
+
+    @property
+    def label(self) -> str:
+        """What its maker called it; often empty."""
+        return str(self.config.get("label", ""))
 
     @property
     def algorithm(self) -> str:
@@ -86,8 +98,8 @@ class RunRecord:
 
     @property
     def scored(self) -> bool:
-        """Whether it is done and has a final return, so that statistics can use it."""
-        return self.status == "done" and bool(np.isfinite(self.final_return))
+        """Whether it is done and has a final score, so that statistics can use it."""
+        return self.status == "done" and bool(np.isfinite(self.final))
 
 
 def read(
@@ -98,44 +110,45 @@ def read(
     """All runs below a directory, by name. What is damaged is left out, with a :class:`DamagedRun` warning.
 
     Args:
-        directory: Each folder in it that has a ``config.json`` is a run.
+        directory: Each folder in it that has a ``config.json`` is a run; or a packed file of such folders.
         progress: Called with how many are read and how many there are.
         tell: Called with each line that says what is damaged, in place of the warnings.
 
     Raises:
         ValueError: There is no such directory, or it holds no runs.
     """
-    directory = Path(directory)
-    if not directory.is_dir():
-        raise ValueError(f"there is no directory {directory}: name the one that the runs were written to")
-    paths = sorted(path.parent for path in directory.glob("*/config.json"))
-    records, problems = [], list[str]()
-    for i, path in enumerate(paths):
-        record = read_run(path, problems)
-        if record is not None:
+    folders, records, problems = found(Path(directory)), list[RunRecord](), list[str]()
+    for i, folder in enumerate(folders):
+        record = read_run(folder, problems)
+        if record is not None and not record.config.get("tuning"):
             records.append(record)
         if progress:
-            progress(i + 1, len(paths))
+            progress(i + 1, len(folders))
     for problem in problems:
         if tell:
             tell(problem)
         else:
             warnings.warn(problem, DamagedRun, stacklevel=2)
     if not records:
+        old = any(Path(directory).glob("*/*.npz"))
         raise ValueError(
-            f"{directory} holds no runs: expected folders with a config.json in it; 'kova --help' names "
-            "the commands that make them"
+            f"{directory} holds runs as an earlier version wrote them, files of numpy: give the command that "
+            "made them again"
+            if old
+            else f"{directory} holds no runs: expected folders with a config.json in it, or a packed file; "
+            "'kova --help' names the commands that make them"
         )
     return records
 
 
-def read_run(path: Path, problems: list[str]) -> RunRecord | None:
+def read_run(folder: Folder, problems: list[str]) -> RunRecord | None:
     """The run in one folder; None if its configuration or a number in it cannot be read.
 
     A ``summary.json`` counts before a ``failure.json`` that an early try left. Without a whole log a run
     is not done. What is damaged is added to ``problems``.
     """
-    config = _object(path / "config.json", problems)
+    path = folder.path
+    config = _object(folder, "config.json", problems)
     for key, kind in NEEDED.items():
         if config is not None and not isinstance(config.get(key), kind):
             got = f"a {kind.__name__}, got {config.get(key)!r}"
@@ -143,17 +156,22 @@ def read_run(path: Path, problems: list[str]) -> RunRecord | None:
             config = None
     if config is None:
         return None
-    log_path = path / "log.jsonl"
-    log, whole = _log(log_path, problems)
-    summary = _object(path / "summary.json", problems) if whole else None
-    if summary and "log_bytes" in summary and summary["log_bytes"] != log_path.stat().st_size:
+    if config.get("kind", "training") not in MEASURES:
+        problems.append(f"{path / 'config.json'} is a run of another kind, {config['kind']!r}: left out")
+        return None
+    score = MEASURES[config.get("kind", "training")].key
+    log_path, content = path / "log.jsonl", folder.read("log.jsonl") or b""
+    log, whole = _log(log_path, content, problems)
+    summary = _object(folder, "summary.json", problems) if whole else None
+    if summary and "log_bytes" in summary and summary["log_bytes"] != len(content):
         problems.append(f"{log_path} has changed since the run was finished; its summary: left out")
         summary = None
-    failure = _object(path / "failure.json", problems)
+    failure = _object(folder, "failure.json", problems)
     try:
-        steps, returns, seconds = (_column(log_path, log, key) for key in ("step", "return", "seconds"))
+        steps, scores, seconds = (_column(log_path, log, key) for key in ("step", score, "seconds"))
         last = {"steps": steps[-1], "seconds": seconds[-1]} if log else {"steps": 0}
-        ends = {key: _number(path / "summary.json", last | (summary or {}), key) for key in ENDS}
+        known = last | (summary or {})
+        ends = {key: _number(path / "summary.json", known, key) for key in (*ENDS, f"final_{score}")}
         if not np.isfinite([*steps, ends["steps"]]).all():
             raise ValueError(f"{path}: a record has no 'step', or the summary no 'steps'")
         logged = _logged(log_path, log)
@@ -165,11 +183,11 @@ def read_run(path: Path, problems: list[str]) -> RunRecord | None:
         config=config,
         status="done" if summary else "failed" if failure else "unfinished",
         steps=steps,
-        returns=returns,
+        scores=scores,
         reached=int(ends["steps"]),
         seconds=ends["seconds"],
         processor=ends["processor"],
-        final_return=ends["final_return"],
+        final=ends[f"final_{score}"],
         logged=logged,
         failure={} if summary else failure or {},
     )
@@ -198,12 +216,13 @@ def _number(path: Path, values: Mapping[str, Any], key: str) -> float:
         raise ValueError(f"{path}: {key!r} must be a number, got {value!r}") from None
 
 
-def _object(path: Path, problems: list[str]) -> dict[str, Any] | None:
+def _object(folder: Folder, name: str, problems: list[str]) -> dict[str, Any] | None:
     """The JSON object in a file; None if there is no such file, or something else in it."""
-    if not path.exists():
+    content, path = folder.read(name), folder.path / name
+    if content is None:
         return None
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(content)
     except ValueError as error:
         problems.append(f"{path} is damaged ({error}): left out")
         return None
@@ -213,10 +232,10 @@ def _object(path: Path, problems: list[str]) -> dict[str, Any] | None:
     return found
 
 
-def _log(path: Path, problems: list[str]) -> tuple[list[dict[str, Any]], bool]:
+def _log(path: Path, content: bytes, problems: list[str]) -> tuple[list[dict[str, Any]], bool]:
     """The records up to the first line that is torn or damaged, and whether there is none such."""
     with warnings.catch_warnings(record=True) as torn:
         warnings.simplefilter("always", TornLog)
-        records = read_log(path)
+        records = read_log(path, content)
     problems += [str(warning.message) for warning in torn]
     return records, bool(records) and not torn

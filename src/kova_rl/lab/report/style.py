@@ -10,16 +10,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-from kova_rl.lab import files
-from kova_rl.lab.report.groups import rank
-from kova_rl.lab.report.html import variable
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.lines import Line2D
+
+from kova_rl.lab.drawing import plt, save
+from kova_rl.lab.report.groups import family, rank
+from kova_rl.lab.report.html import variable
 
 __all__ = ["COLOURS", "Figure", "Key", "Panel", "grid_files", "inline"]
 
@@ -47,6 +43,17 @@ BASE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "kova",
 }
+
+
+SHORTER: tuple[tuple[str, Any], ...] = (
+    (r"\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}"),
+    (r'<g id="[^"]*">', "<g>"),
+    (r' transform="rotate\(-0 [^"]*"', ""),
+    (r"font-family: [^;]*; ", ""),  # the page's
+    (r"\s+", " "),
+    ("> <", "><"),
+)
+"""What of an SVG is said at more length than it needs: half of its bytes."""
 
 
 def shaded(colour: str, index: int) -> str:
@@ -125,7 +132,8 @@ def keys(labelled: Sequence[tuple[str, str]]) -> dict[str, Key]:
     out: dict[str, Key] = {}
     for label, critic in sorted(labelled, key=lambda pair: rank(pair[1])):
         if label not in out:
-            out[label] = Key(label, critic, sum(key.critic == critic for key in out.values()))
+            own = family(critic)
+            out[label] = Key(label, own, sum(key.critic == own for key in out.values()))
     return out
 
 
@@ -203,6 +211,8 @@ def inline(panel: Panel, prefix: str) -> str:
     for colour, name in named.items():
         svg = svg.replace(colour, name)
     inner = svg[svg.index(">") + 1 :]
+    for found, put in SHORTER:
+        inner = re.sub(found, put, inner)
     width, height = (72 * x for x in PANEL)
     return f'<svg role="img" aria-label="{escape(panel.title)}" viewBox="0 0 {width:g} {height:g}">{inner}'
 
@@ -222,8 +232,4 @@ def grid_files(figure: Figure, stem: Path) -> None:
         lines = [Line2D([], [], **(key.dot if figure.dots else key.line)) for key in figure.keys]
         drawn.legend(handles=lines, loc="lower center", ncols=in_legend, frameon=False, fontsize=8.5)
         drawn.suptitle(figure.title, fontsize=11, y=1 - 0.12 / size[1], va="top")
-        for suffix, options in ((".png", {"dpi": 130}), (".pdf", {"metadata": {"CreationDate": None}})):
-            buffer = io.BytesIO()
-            drawn.savefig(buffer, format=suffix[1:], **options)
-            files.write(stem.with_name(f"{stem.name}{suffix}"), buffer.getvalue())
-        plt.close(drawn)
+        save(drawn, stem, dpi=130)

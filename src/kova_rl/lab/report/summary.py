@@ -10,6 +10,7 @@ import numpy as np
 
 from kova_rl.lab import stats
 from kova_rl.lab.report.groups import Group, baseline
+from kova_rl.lab.run import Measure
 
 __all__ = ["Best", "Final", "Improvement", "Overhead", "best", "finals", "improvements", "overheads"]
 
@@ -21,7 +22,7 @@ PAPER = {"ppo": (48, 47, 47, 57, 44), "trpo": (55, 60, 57, 55, 56), "sac": (254,
 
 @dataclass(frozen=True)
 class Final:
-    """Final returns of a group; NaN where no run has one, or where one run is too few."""
+    """Final scores of a group; NaN where no run has one, or where one run is too few."""
 
     group: Group
     mean: float
@@ -63,13 +64,16 @@ def best(rows: Sequence[Final]) -> list[Best]:
     for row in rows:
         if len((g := row.group).final):
             alike[g.algorithm, g.environment, g.critic, g.steps].append(row)
-    ranked = [sorted(found, key=lambda row: row.iqm, reverse=True) for found in alike.values()]
+    ranked = [
+        sorted(found, key=lambda row: float(stats.iqm(row.group.marks)), reverse=True)
+        for found in alike.values()
+    ]
     return [Best(found[0], found[1], len(found)) for found in ranked if len(found) > 1]
 
 
 @dataclass(frozen=True)
 class Improvement:
-    """The probability that a run of a critic ends above a run of Adam's."""
+    """The probability that a run of a critic ends better than a run of Adam's."""
 
     algorithm: str
     label: str
@@ -81,6 +85,7 @@ class Improvement:
     failed: int
     """Runs of both sides that are left out since they failed; over environments, also where all failed."""
     environments: int
+    measure: Measure
     probability: float
     low: float
     """NaN, as ``high``, of one seed."""
@@ -115,7 +120,7 @@ def improvements(groups: Sequence[Group]) -> list[Improvement]:
 
 
 def _improvement(pairs: Sequence[tuple[Group, Group]], environment: str) -> Improvement:
-    new, old = ([pair[side].final for pair in pairs] for side in (0, 1))
+    new, old = ([pair[side].marks for pair in pairs] for side in (0, 1))
     seeds = min(len(x) for x in (*new, *old))
     low, high = stats.improvement_interval(new, old) if seeds > 1 else (np.nan, np.nan)
     first = pairs[0][0]
@@ -127,6 +132,7 @@ def _improvement(pairs: Sequence[tuple[Group, Group]], environment: str) -> Impr
         seeds=seeds,
         failed=sum(g.count("failed") for pair in pairs for g in pair),
         environments=len(pairs),
+        measure=first.measure,
         probability=stats.improvement(new, old),
         low=low,
         high=high,

@@ -12,7 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from kova_rl.lab import coverage
-from kova_rl.lab.report.groups import group
+from kova_rl.lab.report.groups import Group, group
+from kova_rl.lab.report.groups import title as named
 from kova_rl.lab.report.reading import RunRecord, read
 from kova_rl.lab.report.summary import (
     CHOSEN,
@@ -70,13 +71,17 @@ def _number(value: float, form: str) -> str:
     return f"{value:{form}}" if math.isfinite(value) else ""
 
 
+def _form(g: Group, value: float) -> str:
+    return ",.0f" if abs(value) >= 1000 else g.measure.form
+
+
 def _span(low: float, high: float, form: str) -> str:
     return f" [{low:{form}}, {high:{form}}]" if math.isfinite(low) else ""
 
 
 def _headed(algorithm: str, title: str, *numbers: str) -> Table:
     out = Table(
-        title=f"{algorithm.upper()}: {title}", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+        title=f"{named(algorithm)}: {title}", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
     )
     out.add_column("environment", no_wrap=True)
     out.add_column("critic", overflow="fold")
@@ -88,10 +93,10 @@ def _headed(algorithm: str, title: str, *numbers: str) -> Table:
 def _finals(algorithm: str, rows: Sequence[Final]) -> Table:
     failures = any(row.group.count("failed") for row in rows)
     numbers = ("seeds", "mean ± std", "IQM \\[95%]", *["failed"] * failures)
-    out = _headed(algorithm, "final returns", *numbers)
+    out = _headed(algorithm, f"final {rows[0].group.measure.title}s", *numbers)
     for row in rows:
         g = row.group
-        form = ",.0f" if abs(row.mean) >= 1000 else ".1f"
+        form = _form(g, row.mean)
         middle = _number(row.mean, form) + (f" ± {row.std:{form}}" if math.isfinite(row.std) else "")
         iqm = _number(row.iqm, form) + _span(row.low, row.high, form)
         cells = (g.environment, g.label, str(len(g.final)), middle, iqm)
@@ -103,7 +108,7 @@ def _best(algorithm: str, rows: Sequence[Best]) -> Table:
     out = _headed(algorithm, "best settings", "of", "IQM", "second best")
     for row in rows:
         g, first, second = row.first.group, row.first.iqm, row.second.iqm
-        form = ",.0f" if abs(first) >= 1000 else ".1f"
+        form = _form(g, first)
         out.add_row(
             *map(escape, (g.environment, g.label, str(row.tried), f"{first:{form}}", f"{second:{form}}"))
         )

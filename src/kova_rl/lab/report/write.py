@@ -14,16 +14,17 @@ from kova_rl.lab.report.groups import group
 from kova_rl.lab.report.page import page
 from kova_rl.lab.report.reading import read
 from kova_rl.lab.report.summary import finals, improvements, overheads
-from kova_rl.lab.training.commands import read_commands
+from kova_rl.lab.sweep.noted import read_commands
 
 __all__ = ["report"]
 
 
-def report(directory: Path) -> Path:
+def report(directory: Path, out: Path | None = None) -> Path:
     """Write ``report.html`` into the directory, and every figure as PNG and PDF into ``figures/``.
 
     Args:
-        directory: Where the runs are.
+        directory: Where the runs are, or a packed file of them.
+        out: Where the page goes; None is beside the runs.
 
     Returns:
         The path of the page.
@@ -36,6 +37,8 @@ def report(directory: Path) -> Path:
     except ImportError:
         raise ValueError("the report needs matplotlib: pip install 'kova-rl[plots]'") from None
     directory = Path(directory)
+    beside = directory.parent if directory.is_file() else directory
+    out = beside if out is None else out
     command = shlex.join(["kova", "report", str(directory)])
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -59,7 +62,7 @@ def report(directory: Path) -> Path:
         for section, found in figures.items():
             parts = []
             for f in found:
-                style.grid_files(f, directory / "figures" / f.name)
+                style.grid_files(f, out / "figures" / f.name)
                 drawings = (("", k.mark) if f.dots else (k.dashes or "none", k.marker) for k in f.keys)
                 named = ((k.label, html.variable(k.critic, k.index)) for k in f.keys)
                 legend = html.legend((*n, *d) for n, d in zip(named, drawings, strict=True))
@@ -67,7 +70,7 @@ def report(directory: Path) -> Path:
                 parts.append(html.figure(f.name, f.title, legend, panels, f.across, f.caption, command))
                 progress.advance(task)
             drawn[section] = html.flow(parts) or "<p>Nothing to draw yet.</p>"
-    path = directory / "report.html"
-    title = f"Report on {directory.resolve().name}"
-    files.write(path, page(title, runs, groups, tables, drawn, (command, *read_commands(directory))).encode())
+    path = out / "report.html"
+    title = f"Report on {beside.resolve().name}"
+    files.write(path, page(title, runs, groups, tables, drawn, (command, *read_commands(beside))).encode())
     return path

@@ -1,83 +1,88 @@
-"""What a training run is: one dataclass, checked when it is made, with a hash that names its directory."""
+"""What a training run is: one dataclass, which the command line, files and records share.
+
+A new setting is one field here, with its help: ``kova train`` takes it, TOML files set and sweep it, records
+and the folder's hash have it.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
-from typing import Any, get_type_hints
+from typing import Any, ClassVar, get_type_hints
 
+from kova_rl.algorithms import ALGORITHMS
 from kova_rl.filter.checks import check_positive, check_whole
-from kova_rl.lab import files
-from kova_rl.lab.training.critic import check_critic, named
-from kova_rl.lab.training.names import check_name
+from kova_rl.lab import spec
+from kova_rl.lab.names import check_name
+from kova_rl.lab.run import Work, hashed
+from kova_rl.lab.training.critic import check_critic, complete
 
-__all__ = ["ALGORITHMS", "RunConfig", "check_fields"]
+__all__ = ["LISTS", "STRATEGIES", "TABLES", "Options", "RunConfig", "Strategy", "check_fields", "unflatten"]
 
-ALGORITHMS = ("a2c", "acktr", "ddpg", "dqn", "ppo", "sac", "trpo")
 Scalar = bool | int | float | str
 Options = Mapping[str, Scalar]
+Strategy = str | Mapping[str, Any]
+"""A name, or a table: ``{ kind = "robust", c = 2.0 }``."""
+
+
+def setting(default: Any, about: str) -> Any:
+    """A field with its default, and its help."""
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata={"help": about})
+    return field(default=default, metadata={"help": about})
 
 
 @dataclass(frozen=True)
 class RunConfig:
     """One training run. What is None is the default of the algorithm or of Kova."""
 
+    kind: ClassVar[str] = "training"
+
     algorithm: str
-    """ppo, trpo, a2c, acktr, sac, ddpg or dqn."""
     environment: str
-    """Any Gymnasium id."""
-    critic: str = "kova"
-    """kova (tracked filter), memoryless (the paper's released code), adam, or kfac for acktr."""
-    steps: int = 1_000_000
-    """Environment steps; on-policy algorithms finish their last rollout."""
-    seed: int = 0
-    """Of everything random in the run."""
-    preset: str | None = None
-    """The preset that the settings began with."""
-    lr: float | None = None
-    """alpha, Kova's step size, in (0, 1]; 1 if not given."""
-    eta: float | None = None
-    """Share of the past that a step of Kova forgets."""
-    covariance: str | None = None
-    """What Kova keeps of P: kronecker, low-rank, neuron-blocks, layer-blocks, diagonal, full, ...."""
-    rank: int | None = None
-    """Of the covariance low-rank."""
-    evolution: str | None = None
-    """How P grows between updates: leakage, memoryless, fading-memory, ..."""
-    observation: str | None = None
-    """How noisy the targets are: adaptive, max-ratio, batch-size, robust or importance-weighted."""
-    prior: float | str | None = None
-    """P_0: a variance, or fan-in."""
-    layers: str = "all"
-    """Filter all layers of the critic, or its last."""
-    learning_rate: float | None = None
-    """Of the algorithm's own optimizer: the policy's, and with the critic adam the critic's."""
-    decay: bool = False
-    """Let learning_rate fall to 0 linearly."""
-    network: tuple[int, ...] | None = None
-    """Hidden layers of policy and critic, such as 64 64."""
-    activation: str | None = None
-    """tanh or relu."""
-    normalise_observations: bool = True
-    """By their running mean and variance, as in the paper."""
-    normalise_rewards: bool = True
-    """By the running variance of the return, as in the paper; logs have the unnormalised return."""
-    n_envs: int = 1
-    """Copies of the environment, stepped in turn."""
-    segments: int = 10
-    """Parts that the run is cut into; a checkpoint is written between two."""
-    imports: tuple[str, ...] = ()
-    """Modules to import first, which register the environment."""
-    environment_options: Options = field(default_factory=dict)
-    """Arguments of gymnasium.make."""
-    host: Options = field(default_factory=dict)
-    """Arguments of the Stable-Baselines3 algorithm, such as n_steps or batch_size."""
+    critic: str = setting(
+        "kova", "kova (tracked filter), memoryless (the paper's released code), adam, or kfac for acktr."
+    )
+    steps: int = setting(1_000_000, "Environment steps; on-policy algorithms finish their last rollout.")
+    seed: int = setting(0, "Of everything random in the run.")
+    preset: str | None = setting(
+        None, "ppo, trpo, sac or acktr (the paper's tables), a .toml file, or none; the algorithm's own."
+    )
+    lr: float | None = setting(None, "alpha, Kova's step size, in (0, 1]; 1.")
+    eta: float | None = setting(None, "Share of the past that a step of Kova forgets, in [0, 1); 0.1.")
+    covariance: Strategy | None = setting(
+        None, f"What Kova keeps of P: {', '.join(spec.kinds('covariance'))}; kronecker."
+    )
+    rank: int | None = setting(None, "Of the covariance low-rank; 32.")
+    evolution: Strategy | None = setting(
+        None, f"How P grows between updates: {', '.join(spec.kinds('evolution'))}; leakage."
+    )
+    observation: Strategy | None = setting(
+        None,
+        f"How noisy the targets are: {', '.join(spec.kinds('observation'))}, or a table of one with its "
+        "settings, { kind = 'robust', c = 2.0 }; max-ratio for ppo, trpo and a2c, adaptive for the others.",
+    )
+    prior: float | Strategy | None = setting(None, "P_0: a variance, or fan-in; 1.")
+    layers: str = setting("all", "Filter all layers of the critic, or its last.")
+    learning_rate: float | None = setting(
+        None, "Of the algorithm's own optimizer: the policy's, and with the critic adam the critic's."
+    )
+    decay: bool = setting(False, "Whether learning_rate falls to 0 linearly.")
+    network: tuple[int, ...] | None = setting(None, "Hidden layers of policy and critic, such as 64 64.")
+    activation: str | None = setting(None, "tanh or relu.")
+    normalise_observations: bool = setting(True, "By their running mean and variance, as in the paper.")
+    normalise_rewards: bool = setting(
+        True, "By the running variance of the return, as in the paper; logs have the unnormalised return."
+    )
+    n_envs: int = setting(1, "Copies of the environment, stepped in turn.")
+    segments: int = setting(10, "Parts that the run is cut into; a checkpoint is written between two.")
+    imports: tuple[str, ...] = setting((), "Modules to import first, which register the environment.")
+    environment_options: Options = setting({}, "Arguments of gymnasium.make.")
+    host: Options = setting({}, "Arguments of the Stable-Baselines3 algorithm, such as n_steps=512.")
 
     def __post_init__(self) -> None:
-        for name, kind in _kinds().items():
+        for name, kind in kinds().items():
             object.__setattr__(self, name, _cast(name, getattr(self, name), kind))
         check_name("algorithm", self.algorithm, ALGORITHMS)
         check_whole("steps", self.steps, least=1)
@@ -109,44 +114,42 @@ class RunConfig:
             raise ValueError(f"{where}: {error}") from None
 
     def complete(self) -> RunConfig:
-        """The same with Kova's defaults filled in."""
-        return replace(self, **named(self))
+        """The same with Kova's defaults filled in, so that a later default is another run."""
+        return replace(self, **complete(self))
 
     def flat(self) -> dict[str, Any]:
-        """For JSON: complete, and the options as ``host.n_steps``."""
-        out: dict[str, Any] = {}
+        """For JSON: complete, and tables as dotted keys, ``host.n_steps`` and ``observation.c``."""
         whole = self.complete()
-        for each in fields(whole):
-            value = getattr(whole, each.name)
-            if isinstance(value, Mapping):
-                out |= {f"{each.name}.{key}": value[key] for key in sorted(value)}
-            else:
-                out[each.name] = list(value) if isinstance(value, tuple) else value
-        return out
+        values = {each.name: getattr(whole, each.name) for each in fields(whole)}
+        listed: dict[str, Any] = {
+            key: list(value) if isinstance(value, tuple) else value for key, value in values.items()
+        }
+        for name in TABLES:
+            listed[name] = dict(sorted(listed[name].items()))
+        return spec.flatten(listed)
 
     @cached_property
     def name(self) -> str:
         """Of the run's directory: what it is, and a hash of all its settings."""
-        text = json.dumps(self.flat(), sort_keys=True)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-        return files.named(self.algorithm, self.environment, self.critic, f"seed{self.seed}", digest)
+        return hashed(self.flat(), self.algorithm, self.environment, self.critic, f"seed{self.seed}")
+
+    def perform(self, work: Work) -> dict[str, Any]:
+        """Train, from where the run stands."""
+        from kova_rl.lab.training.run import perform
+
+        return perform(self, work)
+
+
+STRATEGIES = (*spec.STRATEGIES, "prior")
+"""Settings that are a name, or a table with a kind."""
+TABLES = ("environment_options", "host")
+LISTS = ("imports", "network")
+"""Settings that are lists themselves."""
 
 
 def unflatten(values: Mapping[str, Any]) -> dict[str, Any]:
     """``{"host.n_steps": 64}`` as ``{"host": {"n_steps": 64}}``."""
-    out: dict[str, Any] = {}
-    for key, value in values.items():
-        outer, dot, inner = key.partition(".")
-        if dot or isinstance(value, Mapping):
-            table = out.setdefault(outer, {})
-            if not isinstance(table, dict):
-                raise ValueError(f"{outer} is a value, {table!r}, and can't have {inner or 'a table'} too")
-            table.update({inner: value} if dot else value)
-        elif isinstance(out.get(key), dict):
-            raise ValueError(f"{key} is a table, {out[key]!r}, and can't be {value!r} too")
-        else:
-            out[key] = value
-    return out
+    return spec.unflatten(values, STRATEGIES)
 
 
 def check_fields(values: Mapping[str, Any], where: str) -> None:
@@ -156,8 +159,10 @@ def check_fields(values: Mapping[str, Any], where: str) -> None:
 
 
 @cache
-def _kinds() -> dict[str, Any]:
-    return {name: kind for name, kind in get_type_hints(RunConfig).items() if name != "name"}
+def kinds() -> dict[str, Any]:
+    """The types of the settings."""
+    hints = get_type_hints(RunConfig)
+    return {each.name: hints[each.name] for each in fields(RunConfig)}
 
 
 _WANTED = {
@@ -171,16 +176,21 @@ def _cast(name: str, value: Any, kind: Any) -> Any:
         if not isinstance(value, Mapping) or not all(isinstance(v, Scalar) for v in value.values()):
             raise ValueError(f"{name} must be a table of numbers, strings and true or false, got {value!r}")
         return dict(value)
-    kinds = getattr(kind, "__args__", (kind,)) if not hasattr(kind, "__origin__") else (kind,)
-    for each in kinds:
-        if getattr(each, "__origin__", None) is tuple:
+    alternatives = getattr(kind, "__args__", (kind,)) if not hasattr(kind, "__origin__") else (kind,)
+    for each in alternatives:
+        origin = getattr(each, "__origin__", None)
+        if origin is tuple:
             if isinstance(value, list | tuple):
                 return tuple(_cast(name, item, each.__args__[0]) for item in value)
+        elif origin is not None:  # of a strategy
+            if isinstance(value, Mapping):
+                return dict(value)
         elif each is float and isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)
         elif each is int and isinstance(value, float) and value.is_integer():
             return int(value)
         elif type(value) is each:
             return value
-    wanted = [_WANTED.get(each, "a list") for each in kinds if each is not type(None)]
-    raise ValueError(f"{name} must be {' or '.join(wanted)}, got {value!r}")
+    wanted = [_WANTED.get(each, "a list") for each in alternatives if each in _WANTED or each is tuple]
+    named = [word for word in wanted if word != "nothing"] or ["a list"]
+    raise ValueError(f"{name} must be {' or '.join(named)}, got {value!r}")

@@ -1,0 +1,73 @@
+"""Figures that are sweeps: a file each and scale, ``sweep/toml/sweeps/NAME-SCALE.toml``."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from kova_rl.filter.checks import check_whole
+from kova_rl.lab.pack import Folder
+from kova_rl.lab.sweep.grid import expand
+from kova_rl.lab.sweep.presets import shipped_sweep
+from kova_rl.lab.terminal import say
+from kova_rl.lab.training.config import RunConfig
+
+__all__ = ["ABLATION", "CONTROL", "FIG3", "GRID", "TIMES", "SweepFigure"]
+
+MILLISECONDS = {
+    "ppo": {"adam": 0.9, "memoryless": 1.0, "kova": 1.3},
+    "trpo": {"adam": 0.65, "memoryless": 0.75, "kova": 0.75},
+    "sac": {"adam": 5.6, "memoryless": 5.6, "kova": 8.0},
+    "acktr": {"kfac": 0.7},
+}
+"""Of a step on Hopper-v5 with the paper's networks, on one quiet core: ``python -m benchmarks.sb3``."""
+
+
+@dataclass(frozen=True)
+class SweepFigure:
+    """Training runs, with their page."""
+
+    name: str
+    makes: str
+    alone: bool = False
+    """Whether its runs are made one at a time."""
+
+    def runs(self, scale: str, seeds: int | None = None, steps: int | None = None) -> list[RunConfig]:
+        """In the order in which they are made."""
+        changes: dict[str, Any] = {}
+        if seeds is not None:
+            check_whole("--seeds", seeds, least=1)
+            changes["seed"] = list(range(seeds))
+        if steps is not None:
+            check_whole("--steps", steps, least=1)
+            changes["steps"] = steps
+        sweep = self.name if scale == "paper" else f"{self.name}-{scale}"
+        return expand(shipped_sweep(sweep), sweep, changes)
+
+    def hours(self, runs: Sequence[RunConfig]) -> float:
+        """Core-hours that they take, about."""
+        return sum(run.steps * MILLISECONDS[run.algorithm][run.critic] for run in runs) / 3.6e6
+
+    def show(self, root: Path, folders: Sequence[Folder], console: Console) -> None:
+        """The tables, and the page if matplotlib is there."""
+        from kova_rl.lab.report import report, table
+
+        table(root, console)
+        if importlib.util.find_spec("matplotlib") is None:
+            say(console, "No page without matplotlib: pip install 'kova-rl[plots]'")
+            return
+        say(console, f"Page: {report(root)}, figures: {root / 'figures'}/")
+
+
+FIG3 = SweepFigure("fig3", "learning curves on MuJoCo: PPO, TRPO and SAC with three critics, and ACKTR")
+CONTROL = SweepFigure(
+    "control", "PPO and TRPO with Kova, Adam and memoryless critics, ten seeds (not in the paper)"
+)
+ABLATION = SweepFigure("ablation", "PPO: eta by noise, with the policy's entropy and loss beside the return")
+TIMES = SweepFigure("times", "running times of the critics, made one run at a time", alone=True)
+GRID = SweepFigure("grid", "the grid search for PPO, and the best settings of each environment")

@@ -1,0 +1,1 @@
+"""The safe file format of models, buffers and states: JSON and arrays in a zip, from which no code is run."""
