@@ -8,6 +8,7 @@ import math
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -264,6 +265,7 @@ def against_the_exact_filter(console: Console) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", "a step of .* will cost about")  # which is what is measured here
     console = Console()
     good = [against_adam(console), kronecker(console), against_blas(console), as_the_network_grows(console)]
     against_the_exact_filter(console)
