@@ -30,7 +30,7 @@ test: lint ## Ruff, mypy and the tests.
 	$(BIN)/pytest -n auto -m "not slow"
 
 # The tests whose numbers depend on how a processor rounds, with other instructions and other threads.
-NUMERICS := $(addprefix tests/test_,exact.py theorems.py rounding.py bounded.py calibration.py kronecker.py head.py ktd.py gptd.py kfac.py)
+NUMERICS := $(addprefix tests/test_,exact.py theorems.py rounding.py bounded.py calibration.py kronecker.py head.py ktd.py ktd_state.py gptd.py gptd_chains.py gptd_input.py kfac.py kfac_state.py)
 test-isa: $(READY) ## The numerics with plain instructions, with AVX2, with MKL's compatible ones, and with two threads.
 	ATEN_CPU_CAPABILITY=default $(BIN)/pytest -n auto -m "not slow" $(NUMERICS)
 	ATEN_CPU_CAPABILITY=avx2 $(BIN)/pytest -n auto -m "not slow" $(NUMERICS)
