@@ -15,7 +15,7 @@ from kova_rl.info import StepInfo
 from kova_rl.optimizer import Kova
 from kova_rl.posterior import Belief, Calibration, calibration
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Belief",

@@ -67,14 +67,13 @@ class Kova(torch.optim.Optimizer):
         module: Any ``nn.Module``; its trainable parameters are tracked. Pass a submodule, such as the
             last layer, to filter that alone and leave the rest to another optimizer.
         lr: alpha in (0, 1]. 1 is the filter; a scheduler may lower it, to 0 at last.
-        covariance: What is kept of P, see :mod:`kova_rl.covariance`. None is ``Kronecker(FanIn())`` for a
-            critic whose trainable parameters all belong to ``nn.Linear`` layers, and ``LowRank(32)`` with the
-            paper's prior ``P_0 = I`` for every other.
+        covariance: What is kept of P, see :mod:`kova_rl.covariance`. None is ``Kronecker()`` for a critic
+            whose trainable parameters all belong to ``nn.Linear`` layers, and ``LowRank(32)`` for every
+            other, both with the paper's prior ``P_0 = I``.
         evolution: How P grows between updates, see :mod:`kova_rl.evolution`. None is ``Leakage(0.001)``.
         observation: How noisy the targets are, see :mod:`kova_rl.observation`. None is ``Adaptive()``, which
             learns it. With a noise that has no unit (``BatchSize``, ``MaxRatio``), the evolution's None is
-            ``Leakage(0.1)`` and the prior the paper's; with ``Memoryless`` the noise is ``BatchSize()``, as
-            in the released code.
+            ``Leakage(0.1)``; with ``Memoryless`` the noise is ``BatchSize()``, as in the released code.
         eta: Short for the default evolution with this ``eta``: how fast it forgets.
         prior: Short for the default covariance with this ``prior``: a number, a dict from a layer's name to
             its number, or ``covariance.FanIn()``.
