@@ -329,7 +329,9 @@ def test_the_presets_have_the_papers_tables() -> None:
             assert config.steps == (2_000_000 if task in ("Ant-v5", "Walker2d-v5") else 1_000_000)
             assert config.observation == ("batch-size" if name == "sac" else "max-ratio")
         tracked = presets.resolve({"preset": name, "environment": "Swimmer-v5"}).complete()
-        assert (tracked.critic, tracked.covariance, tracked.evolution) == ("kova", "kronecker", "leakage")
+        assert (tracked.critic, tracked.covariance, tracked.evolution) == (
+            *("kova", {"kind": "kronecker", "refresh": 8}, "leakage"),
+        )
         given = {"network": tracked.network, "host": tracked.host, "preset": None}
         bare = RunConfig(name, "Swimmer-v5", **given).complete()  # type: ignore[arg-type]
         for setting in ("lr", "eta", "covariance", "rank", "evolution", "observation", "prior"):

@@ -135,7 +135,8 @@ def _packed(path: Path) -> Iterator[Folder]:
     """The runs of a packed file. Nothing is written: names in it can't lead anywhere."""
     contents: dict[str, dict[str, bytes]] = {}
     try:
-        with tarfile.open(path, mode="r:xz") as archive:
+        whole = io.BytesIO(lzma.decompress(path.read_bytes()))  # to its last byte, which tarfile alone leaves
+        with tarfile.open(fileobj=whole, mode="r:") as archive:
             for member in archive:
                 run, _, name = member.name.partition("/")
                 file = archive.extractfile(member)

@@ -49,8 +49,12 @@ NOISES = (observation.BatchSize, observation.Adaptive)
 RATES = (1e-2, 3e-3, 1e-3, 3e-4)
 """Of Adam, to compare with."""
 
-DEFAULTS = ("Kronecker, Leakage 0.001, Adaptive, P0 I", "LowRank, Leakage 0.001, Adaptive, P0 I")
-"""What ``Kova()`` is, and what it was before ``Kronecker``."""
+DEFAULTS = (
+    "Kronecker, Leakage 0.001, Adaptive, P0 I",
+    "LowRank, Leakage 0.001, Adaptive, P0 I",
+    "LowRank, Leakage 0.001, Adaptive, P0 fan-in",
+)
+"""What ``Kova()`` is, what it was before ``Kronecker``, and before the study was whole."""
 MAZES, LARGE = ("maze4", "maze6"), "maze10"
 TASKS = tuple(product(("chain", "grid"), ("on-policy", "switch")))
 
