@@ -57,6 +57,30 @@ CALLS: dict[str, tuple[Callable[[nn.Module, Any], object], str]] = {
         lambda c, o: o.step(c(X).squeeze(-1), Y),
         "predict must be a function that calls the critic, got Tensor: step(lambda: critic(obs)",
     ),
+    "the critic itself": (
+        lambda c, o: o.step(c, Y),
+        "predict must be a function that calls the critic, got Sequential: step(lambda: critic(obs)",
+    ),
+    "no squeeze": (
+        lambda c, o: o.step(lambda: c(X), Y),
+        "predict() must return one prediction a sample, shape (N,), got shape (16, 1): use .squeeze(-1)",
+    ),
+    "targets in a column": (
+        lambda c, o: o.step(lambda: c(X).squeeze(-1), Y[:, None]),
+        "shape (16,), got shape (16, 1): use targets.flatten()",
+    ),
+    "targets of NumPy": (
+        lambda c, o: o.step(lambda: c(X).squeeze(-1), Y.numpy()),
+        "targets must be a tensor, got ndarray: use torch.as_tensor(targets)",
+    ),
+    "the posterior of a tensor": (
+        lambda c, o: o.posterior(c(X).squeeze(-1)),
+        "got Tensor: posterior(lambda: critic(obs)",
+    ),
+    "the posterior of the critic itself": (
+        lambda c, o: o.posterior(c),
+        "got Sequential: posterior(lambda: critic(obs)",
+    ),
     "a closure of torch": (
         lambda c, o: o.step(torch_closure(c)),
         "targets are missing: step(lambda: critic(obs).squeeze(-1), targets). The closure returns the",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kova_rl.errors import InvalidBatch, NonFiniteBatch
 from kova_rl.filter.evidence import Jacobian
@@ -38,24 +38,32 @@ def refuse_call(predict: object, targets: object) -> NoReturn:
             f"step() needs the predictions and their targets: {call}. Kova computes the gradients itself: "
             "leave out zero_grad(), loss.backward() and a GradScaler"
         )
-    if not callable(predict):
-        raise InvalidBatch(
-            f"predict must be a function that calls the critic, got {type(predict).__name__}: {call}"
-        )
+    refuse_unless_function(predict, call)
     raise InvalidBatch(
         f"targets are missing: {call}. The closure returns the predictions, and not the loss that "
         "torch.optim's closures return"
     )
 
 
+def refuse_unless_function(predict: object, call: str) -> None:
+    """Predictions come from a function without arguments, and neither from a tensor nor from the critic."""
+    if not callable(predict) or isinstance(predict, nn.Module):
+        raise InvalidBatch(
+            f"predict must be a function that calls the critic, got {type(predict).__name__}: {call}"
+        )
+
+
 def innovation_of(targets: Tensor, predictions: Tensor, dtype: torch.dtype) -> Tensor:
     """Targets minus predictions, in the filter's dtype, if both are of one shape."""
     if not isinstance(targets, Tensor):
-        raise InvalidBatch(f"targets must be a tensor, got {type(targets).__name__}")
+        raise InvalidBatch(
+            f"targets must be a tensor, got {type(targets).__name__}: use torch.as_tensor(targets)"
+        )
     if targets.shape != predictions.shape:
+        hint = ": use targets.flatten()" if targets.numel() == predictions.numel() else ""
         raise InvalidBatch(
             f"targets must have one number a prediction, shape {tuple(predictions.shape)}, got shape "
-            f"{tuple(targets.shape)}"
+            f"{tuple(targets.shape)}{hint}"
         )
     if targets.dtype == predictions.dtype == dtype and targets.device == predictions.device:
         return targets - predictions

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.autograd.graph import GradientEdge
 
 from kova_rl.errors import InvalidBatch
@@ -122,6 +123,7 @@ class JacobianOf:
             for linear in self._linears:
                 del linear.module.__dict__["forward"]
 
+    @_disable_dynamo  # a compiled critic's calls are noted too; torch.compiler's takes seconds to import
     def _forward(self, linear: Linear, input: Tensor) -> Tensor:
         output = nn.Linear.forward(linear.module, input)
         node = output.grad_fn

@@ -18,6 +18,7 @@ from kova_rl.batch import (
     innovation_of,
     refuse_call,
     refuse_if_not_finite,
+    refuse_unless_function,
     warn_if_slow,
     warn_of_scales,
 )
@@ -35,7 +36,7 @@ from kova_rl.filter.windup import guarded
 from kova_rl.info import StepInfo
 from kova_rl.jacobian import JacobianOf, Predict, keeping_autocast
 from kova_rl.linear import is_linear
-from kova_rl.parameters import Parameters
+from kova_rl.parameters import Parameters, uncompiled
 from kova_rl.posterior import Belief, joint_covariance
 from kova_rl.price import warn_if_dear
 from kova_rl.shorthand import chosen, where_it_belongs
@@ -125,6 +126,7 @@ class Kova(torch.optim.Optimizer):
                 f"module must be an nn.Module, got {type(module).__name__}: pass the critic itself, not "
                 "its parameters()"
             )
+        module = uncompiled(module)
         check_lr(lr)
         warn_if_slow(lr)
         linear = covariance is None and is_linear(module)
@@ -198,7 +200,7 @@ class Kova(torch.optim.Optimizer):
 
         Whatever it raises, neither the weights nor the covariance have changed.
         """
-        if targets is None or not callable(predict):
+        if targets is None or not callable(predict) or isinstance(predict, nn.Module):
             refuse_call(predict, targets)
         kind = self._parameters.tensors[0].device.type
         if torch.is_autocast_enabled(kind):
@@ -309,6 +311,7 @@ class Kova(torch.optim.Optimizer):
             the running mean of the normalised innovation squared.
         """
         self._refuse_inside_sampled("posterior()")
+        refuse_unless_function(predict, "posterior(lambda: critic(obs).squeeze(-1))")
         memory = self._memory()
         kind = self._device.type
         if torch.is_autocast_enabled(kind):

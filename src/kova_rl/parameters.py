@@ -15,6 +15,15 @@ from kova_rl.filter.layout import Segment
 View = tuple[tuple[int, ...], tuple[int, ...], int]
 
 
+def uncompiled(module: nn.Module) -> nn.Module:
+    """The module inside the wrapper of ``torch.compile``, which has the same parameters by longer names.
+
+    So the names of a prior and of a saved state are the same with a compiled critic and without.
+    """
+    inner = getattr(module, "_orig_mod", module)
+    return inner if isinstance(inner, nn.Module) else module
+
+
 @dataclass(frozen=True)
 class Member:
     """A parameter, and the columns of its segment that it fills."""
