@@ -49,6 +49,18 @@ def test_continuous_ppo_learns(critic: str) -> None:
     assert module.main(module.Args(critic=critic, steps=60_000)) > -900
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # torchrl has warnings of its own
+def test_torchrls_ppo_runs_with_either_critic(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torchrl")
+    module = example("torchrl_ppo")
+    for critic in ("adam", "kova"):
+        assert -17 < module.main(module.Args(critic=critic, rollouts=2, horizon=400, epochs=2)) < 0
+    printed = capsys.readouterr().out
+    assert printed.count("processor seconds") == 2
+    assert re.search(r"value of the first state: -\d+\.\d\d \+- \d+\.\d\d", printed)
+
+
 def test_discrete_actions_are_refused() -> None:
     module = example("ppo_continuous")
     with pytest.raises(SystemExit, match="expected continuous"):
