@@ -32,6 +32,7 @@ html_css_files = ["custom.css"]
 html_copy_source = False
 html_math_renderer = "mathml"
 
+myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence", "dollarmath", "substitution"]
 
 napoleon_google_docstring = True
