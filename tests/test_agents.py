@@ -85,7 +85,7 @@ def test_kova_gets_the_targets_of_the_table() -> None:
     seen: list[torch.Tensor] = []
     assert isinstance(learner.optimizer, Kova)
     step = learner.optimizer.step
-    learner.optimizer.step = lambda predict, y: (seen.append(y), step(predict, y))[1]  # type: ignore
+    learner.optimizer.step = lambda predict, y, **how: (seen.append(y), step(predict, y, **how))[1]  # type: ignore
     with torch.no_grad():
         online, target = one.network(batch.next_observations), learner.target(batch.next_observations)
     learner._learn(one.replay, one.settings)

@@ -51,7 +51,7 @@ NOISES = (observation.BatchSize, observation.Adaptive)
 RATES = (1e-2, 3e-3, 1e-3, 3e-4)
 """Of Adam, to compare with."""
 
-DEFAULTS = ("Kronecker, Leakage 0.001, Adaptive, P0 fan-in", "LowRank, Leakage 0.001, Adaptive, P0 I")
+DEFAULTS = ("Kronecker, Leakage 0.001, Adaptive, P0 I", "LowRank, Leakage 0.001, Adaptive, P0 I")
 """What ``Kova()`` is, and what it was before ``Kronecker``."""
 MAZES = ("maze4", "maze6")
 TASKS = tuple(product(("chain", "grid"), ("on-policy", "switch")))
