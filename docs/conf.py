@@ -91,6 +91,13 @@ def write_mathml(translator, node):
     raise nodes.SkipNode
 
 
+def name_aliases(app, what, name, obj, options, signature, returned):
+    """A type alias inside a union is shown by its name, as it is alone."""
+    alias = r"TypeAliasForwardRef\('([\w.]+)'\)"
+    return tuple(text and re.sub(alias, r"\1", text) for text in (signature, returned))
+
+
 def setup(app):
     """Sphinx calls this."""
+    app.connect("autodoc-process-signature", name_aliases)
     app.add_html_math_renderer("mathml", (write_mathml, None), (write_mathml, None))

@@ -251,6 +251,7 @@ def test_the_documentation_builds(tmp_path: Path) -> None:
         assert not re.search(r'<(script|link|img)[^>]* (src|href)="(https?:)?//', text), f"{path} loads"
         shown = re.sub(r"<pre.*?</pre>|<code.*?</code>", "", text, flags=re.DOTALL)
         assert not re.search(r"\\(\(|\[|frac|theta|begin)", shown), f"{path} shows LaTeX"
+        assert "ForwardRef" not in shown, f"{path} shows how a type is kept and not its name"
 
 
 def test_the_benchmark_times_what_it_says() -> None:
