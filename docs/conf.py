@@ -93,10 +93,8 @@ def write_mathml(translator, node):
 
 def name_aliases(app, what, name, obj, options, signature, returned):
     """A type alias inside a union is shown by its name, as it is alone."""
-    plain = [
-        re.sub(r"TypeAliasForwardRef\('([\w.]+)'\)", r"\1", text or "") for text in (signature, returned)
-    ]
-    return tuple(text or None for text in plain)
+    alias = r"TypeAliasForwardRef\('([\w.]+)'\)"
+    return tuple(text and re.sub(alias, r"\1", text) for text in (signature, returned))
 
 
 def setup(app):
