@@ -68,18 +68,17 @@ class NetworkCritic:
         if weighted and isinstance(self.optimizer, Kova):
             self.optimizer = _weighted(self.optimizer)
         self.replay, self.gamma, self.weighted = Replay(inputs, window, seed), gamma, weighted
-        self._replays = 1.0
 
     def observe(self, batch: Transitions) -> None:
         """Remember the transitions, and learn from a batch of all that is remembered."""
         self.replay.add(batch)
-        self._replays = BATCH / max(1, min(BATCH, len(batch)))
         states, after, rewards, over, weights = self.replay.draw(BATCH)
         with torch.no_grad():
             y = one_step(rewards, self._values(after), over, self.gamma)
         predict = partial(self._values, states)
         if isinstance(self.optimizer, Kova):
-            self._track(self.optimizer, predict, y, weights)
+            replays = BATCH / max(1, min(BATCH, len(batch)))
+            self._track(self.optimizer, predict, y, weights, replays)
             return
         self.optimizer.zero_grad()
         (weights * (predict() - y).square()).mean().backward()
@@ -98,15 +97,17 @@ class NetworkCritic:
     def _plain(self, predict: Callable[[], Tensor]) -> Array:
         return predict().double().numpy()
 
-    def _track(self, optimizer: Kova, predict: Callable[[], Tensor], y: Tensor, weights: Tensor) -> None:
+    def _track(
+        self, optimizer: Kova, predict: Callable[[], Tensor], y: Tensor, weights: Tensor, replays: float
+    ) -> None:
         if "weight" in optimizer.observation.inputs:
-            optimizer.step(predict, y, weight=weights, replays=self._replays)
+            optimizer.step(predict, y, weight=weights, replays=replays)
             return
         if self.weighted:
             with torch.no_grad():
                 here = predict()
             y = here + weights * (y - here)
-        optimizer.step(predict, y, replays=self._replays)
+        optimizer.step(predict, y, replays=replays)
 
     def _values(self, states: Tensor) -> Tensor:
         out: Tensor = self.critic(states).squeeze(-1)
