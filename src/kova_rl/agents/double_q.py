@@ -157,3 +157,30 @@ class DoubleQ:
             self._begin()
         if self.learner is not None:  # last: if it raises, the agent is where it should be
             self.learner.update(transition, self.replay, self.settings)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the agent goes on from, beside its environment; ``torch.save`` takes it."""
+        mask = self._info.get("action_mask")
+        return {
+            "network": self.network.state_dict(),
+            "learner": None if self.learner is None else self.learner.state_dict(),
+            "replay": self.replay.state_dict(),
+            "history": (self.history.ends, self.history.successes, self.history.returns),
+            "random": self._random.getstate(),
+            "counts": (self.steps, self.acted),
+            "episode": (self._observation, self._return, None if mask is None else [int(x) for x in mask]),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state, bit for bit, if the environment does."""
+        self.network.load_state_dict(state["network"])
+        if self.learner is None or state["learner"] is None:
+            self.learner = None
+        else:
+            self.learner.load_state_dict(state["learner"])
+        self.replay.load_state_dict(state["replay"])
+        self.history = History(self.history.window, *state["history"])
+        self._random.setstate(state["random"])
+        self.steps, self.acted = state["counts"]
+        self._observation, self._return, mask = state["episode"]
+        self._info = {} if mask is None else {"action_mask": mask}

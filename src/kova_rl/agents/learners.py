@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,12 @@ class Learner(Protocol):
 
     def update(self, transition: Transition, replay: Replay, settings: Settings) -> None:
         """Learn from the newest transition, which the replay buffer holds already."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What learning goes on from, beside the network."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state, bit for bit."""
 
 
 class FromReplay:
@@ -85,6 +91,18 @@ class FromReplay:
         self._updates += 1
         self._evaluations += 3 * settings.batch
 
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "target": self.target.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "counts": (self._steps, self._updates, self._evaluations),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.target.load_state_dict(state["target"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self._steps, self._updates, self._evaluations = state["counts"]
+
 
 class OneTransition:
     """The optimality form of KTD: no replay, no target network, one transition at a time.
@@ -103,3 +121,9 @@ class OneTransition:
     def update(self, transition: Transition, replay: Replay, settings: Settings) -> None:
         before, action, reward, after, terminated = transition
         self.ktd.step(before, reward, after, terminated, action=action)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.ktd.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.ktd.load_state_dict(state)

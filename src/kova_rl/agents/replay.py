@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -71,3 +71,18 @@ class Replay:
         """Draw a batch."""
         at = torch.randint(len(self), (size,), generator=self._generator)
         return Transitions(*(column.index_select(0, at) for column in self._kept))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is kept, and where the draws stand."""
+        return {
+            "kept": [column.clone() for column in self._kept],
+            "added": self._added,
+            "generator": self._generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state, bit for bit."""
+        for mine, theirs in zip(self._kept, state["kept"], strict=True):
+            mine.copy_(theirs)
+        self._added = state["added"]
+        self._generator.set_state(state["generator"])

@@ -117,6 +117,16 @@ class MazeEnv(gymnasium.Env[Observation, np.int64]):
         observation = self.layout.images[cell].copy()
         return observation, reward, terminated, False, info
 
+    def state_dict(self) -> dict[str, Any]:
+        """Where the episode stands, and the chance of those to come."""
+        chance = self.np_random.bit_generator.state
+        return {"cell": self._cell, "visited": sorted(self._visited), "total": self._total, "chance": chance}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state, bit for bit."""
+        self._cell, self._visited, self._total = state["cell"], set(state["visited"]), state["total"]
+        self.np_random.bit_generator.state = state["chance"]
+
     def action_masks(self) -> NDArray[np.bool_]:
         """Which moves are not blocked, from where the agent is."""
         if self._cell is None:

@@ -83,6 +83,11 @@ class Log:
             line = line[self._file.write(line) or 0 :]
         self.count += 1
 
+    def clear(self) -> None:
+        """Forget all records."""
+        self._file.truncate(0)
+        self.count = 0
+
     def sync(self) -> int:
         """Put all on the disk; the size of the file in bytes."""
         os.fsync(self._file.fileno())

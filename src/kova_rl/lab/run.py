@@ -109,6 +109,11 @@ class Work:
         self._log.sync()
         self._store.save(Checkpoint(segment, self._log.count.to_bytes(8, "big") + state))
 
+    def restart(self) -> None:
+        """Forget the records: the run is made again from its beginning."""
+        self.start = None
+        self._log.clear()
+
     def logged(self) -> list[dict[str, Any]]:
         """All records so far."""
         return read_log(self._store.log_path)

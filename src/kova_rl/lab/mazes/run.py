@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -16,7 +19,7 @@ from torch import Tensor, nn
 import kova_rl
 from kova_rl import envs
 from kova_rl.agents import DoubleQ, FromReplay, OneTransition, Settings
-from kova_rl.errors import KovaError
+from kova_rl.errors import KovaError, StateMismatch
 from kova_rl.lab import files, spec
 from kova_rl.lab.mazes.critics import Critic
 from kova_rl.lab.run import Work, hashed
@@ -33,6 +36,8 @@ MAZES: dict[str, dict[str, Any]] = {
 
 RECORDS = 50
 """Of the log, in all."""
+EVERY = 2_000
+"""Steps between two checkpoints, some seconds."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +73,15 @@ class MazeRun:
         return {**named, "critic": self.critic.kind, **counted, **agent, **spec.flatten(self.critic.table())}
 
     def perform(self, work: Work) -> dict[str, Any]:
-        """Train from the beginning; a filter that breaks down leaves its agent to play on as it is."""
-        lesson = Lesson(self, work)
+        """Train, from where the run stands; a filter that breaks down leaves its agent to play on."""
+        lesson = Lesson(self)
+        if work.start is not None:
+            try:
+                lesson.restore(work.start.content)
+            except StateMismatch:  # of a filter that has left its bounds already, and may say so again
+                work.restart()
+                lesson = Lesson(self)
+        lesson.go(work)
         files.save(work.path / DATA, lesson.arrays())
         return lesson.summary()
 
@@ -97,10 +109,9 @@ class Lesson:
 
     Args:
         run: What is run.
-        work: Where its records go.
     """
 
-    def __init__(self, run: MazeRun, work: Work) -> None:
+    def __init__(self, run: MazeRun) -> None:
         torch.set_num_threads(1)
         torch.manual_seed(run.seed)
         env = make(run.maze)
@@ -110,34 +121,72 @@ class Lesson:
         self.agent = DoubleQ(env, q, self.learner, run.settings, run.seed)
         self.looks: list[tuple[int, Tensor, Tensor]] = []
         self.broken: dict[str, Any] | None = None
-        self._cpu, self._looking = time.process_time(), 0.0
+        self._clock, self._cpu, self._apart = time.perf_counter(), time.process_time(), 0.0
         self._cost: dict[str, Any] = {}
-        self._go(work)
 
-    def _go(self, work: Work) -> None:
-        steps, clock = self.run.steps, time.perf_counter()
+    def state(self) -> bytes:
+        """What the lesson goes on from, bit for bit; it is loaded as weights only, so that no code runs."""
+        maze: Any = self.agent.env.unwrapped
+        buffer = io.BytesIO()
+        lesson = {"looks": self.looks, "broken": self.broken, "cost": self._cost}
+        spent = (time.perf_counter() - self._clock, time.process_time() - self._cpu - self._apart)
+        parts = {
+            "agent": self.agent.state_dict(),
+            "maze": maze.state_dict(),
+            "lesson": lesson,
+            "spent": spent,
+        }
+        torch.save(parts, buffer)
+        return buffer.getvalue()
+
+    def restore(self, content: bytes) -> None:
+        """Go on from such a state."""
+        parts = torch.load(io.BytesIO(content), weights_only=True)
+        self.agent.load_state_dict(parts["agent"])
+        maze: Any = self.agent.env.unwrapped
+        maze.load_state_dict(parts["maze"])
+        self.looks, self.broken, self._cost = parts["lesson"].values()
+        self._clock, self._cpu = (
+            time.perf_counter() - parts["spent"][0],
+            time.process_time() - parts["spent"][1],
+        )
+
+    def go(self, work: Work) -> None:
+        """Train to the end."""
+        steps = self.run.steps
         looks = {round(steps * (i + 1) / self.run.looks) for i in range(self.run.looks)}
         records = {round(steps * (i + 1) / RECORDS) for i in range(RECORDS)}
-        for mark in sorted((looks | records | {steps}) - {0}):
+        kept = set(range(EVERY, steps, EVERY))
+        for mark in sorted(looks | records | kept | {steps}):
+            if mark <= self.agent.steps:
+                continue
             while self.agent.steps < mark:
                 try:
                     self.agent.learn(mark - self.agent.steps)
                 except KovaError as error:
                     self._break(error)
-            if mark in looks and self.broken is None:
-                self._look()
-            if mark in records:
-                seconds = round(time.perf_counter() - clock, 3)
-                work.record({"step": mark, "seconds": seconds, "success": self.agent.history.rate()})
+            with self._aside():
+                if mark in looks and self.broken is None:
+                    self._look()
+                if mark in records:
+                    seconds = round(time.perf_counter() - self._clock, 3)
+                    work.record({"step": mark, "seconds": seconds, "success": self.agent.history.rate()})
+                if mark in kept:
+                    work.keep(mark // EVERY, self.state())
         self._count(steps)
 
-    def _look(self) -> None:
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """What is no part of learning, and not in its time."""
         started = time.process_time()
+        yield
+        self._apart += time.process_time() - started
+
+    def _look(self) -> None:
         try:
             self.looks.append((self.agent.steps, *beliefs(self.agent)))
         except KovaError as error:
             self._break(error)
-        self._looking += time.process_time() - started
 
     def _break(self, error: KovaError) -> None:
         self.broken = {"step": self.agent.steps, "error": f"{type(error).__name__}: {error}"}
@@ -147,7 +196,7 @@ class Lesson:
     def _count(self, learned: int) -> None:
         """What learning cost: until it was done, or broke down."""
         if not self._cost:
-            processor = round(time.process_time() - self._cpu - self._looking, 4)
+            processor = round(time.process_time() - self._cpu - self._apart, 4)
             evaluations = self.agent.acted + self.learner.evaluations
             self._cost = {"learned": learned, "processor": processor, "evaluations": evaluations}
 
