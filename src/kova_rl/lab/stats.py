@@ -55,9 +55,7 @@ def bootstrap(
         raise ValueError(f"values must be one number a seed, got an array of shape {x.shape}")
     if len(x) == 1:
         return float("nan"), float("nan")
-    rng = np.random.default_rng(seed)
-    means = x[rng.integers(len(x), size=(draws, len(x)))].mean(1)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    low, high = interval([x], np.mean, level, draws, seed)
     return float(low), float(high)
 
 

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from rich.table import Table
 
 from kova_rl.lab.evaluation.critics import CRITICS
 from kova_rl.lab.evaluation.panel import Panel
+from kova_rl.lab.tables import Sheet
 from kova_rl.posterior import LEVELS
 
 COLUMNS = 4
 """Sample counts at which errors are printed."""
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Headings, rows and which cells are the best of their column."""
-
-    title: str
-    headings: list[str]
-    rows: list[list[str]]
-    best: set[tuple[int, int]]
 
 
 def _points(panel: Panel) -> list[tuple[str, int]]:
@@ -48,7 +38,7 @@ def _mark(error: float) -> str:
     return f"{error:.3f}" if 1e-3 <= error < 1 else f"{error:.3g}" if error >= 1 else f"{error:.0e}"
 
 
-def grid(panel: Panel) -> Grid:
+def sheet(panel: Panel) -> Sheet:
     """Mean error over the seeds at a few counts, and how much of the truth the intervals hold at the end."""
     points = _points(panel)
     errors = np.array([[panel.stack(n, "error")[:, i].mean() for _, i in points] for n in panel.curves])
@@ -67,43 +57,20 @@ def grid(panel: Panel) -> Grid:
     levels = "/".join(f"{100 * level:.0f}" for level in LEVELS)
     explained = ["explained"] if panel.floor is None else []
     seeds = len(next(iter(panel.curves.values())))
-    return Grid(
-        f"{panel.task}, {panel.condition}: value error (RMS) after so many samples, "
-        + (f"mean of {seeds} seeds" if seeds > 1 else "one seed"),
-        ["critic", *(heading for heading, _ in points), *explained, f"{levels}%", "NEES"],
-        rows,
-        best,
-    )
+    averaged = f"mean of {seeds} seeds" if seeds > 1 else "one seed"
+    title = f"{panel.task}, {panel.condition}: value error (RMS) after so many samples, {averaged}"
+    caption = panel.note if panel.floor is None else f"best values linear in the features: {panel.floor:.3f}"
+    if panel.switch is not None:
+        caption += f"; the truth changes at {panel.switch:,}, + counts from there"
+    headings = ["critic", *(heading for heading, _ in points), *explained, f"{levels}%", "NEES"]
+    return Sheet(title, headings, rows, caption, best=best)
 
 
 def rich_table(panel: Panel) -> Table:
     """For the terminal; the best of each column in bold."""
-    found = grid(panel)
-    caption = panel.note
-    if panel.floor is not None:
-        caption = f"best values linear in the features: {panel.floor:.3f}"
-    if panel.switch is not None:
-        caption += f"; the truth changes at {panel.switch:,}, + counts from there"
-    out = Table(title=found.title, caption=caption, padding=(0, 0) if len(found.headings) > 7 else (0, 1))
-    for j, heading in enumerate(found.headings):  # the names give way, never the numbers
-        width = max(len(heading), *(len(row[j]) for row in found.rows)) if j else None
-        out.add_column(heading, justify="right" if j else "left", no_wrap=j > 0, min_width=width)
-    for i, row in enumerate(found.rows):
-        out.add_row(*(f"[bold]{cell}[/]" if (i, j) in found.best else cell for j, cell in enumerate(row)))
-    return out
+    return sheet(panel).rich()
 
 
 def markdown(panels: Sequence[Panel]) -> str:
     """All tables in Markdown."""
-    parts = []
-    for panel in panels:
-        found = grid(panel)
-        aside = panel.note if panel.floor is None else f"best linear: {panel.floor:.3f}"
-        lines = [f"**{found.title}** ({aside})", ""]
-        lines.append("| " + " | ".join(found.headings) + " |")
-        lines.append("|---|" + "---:|" * (len(found.headings) - 1))
-        for i, row in enumerate(found.rows):
-            cells = [f"**{cell}**" if (i, j) in found.best else cell for j, cell in enumerate(row)]
-            lines.append("| " + " | ".join(cells) + " |")
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts) + "\n"
+    return "\n".join(sheet(panel).markdown() for panel in panels)

@@ -19,6 +19,7 @@ from kova_rl.lab.evaluation.protocol import STEP, coverage
 from kova_rl.lab.evaluation.tasks import phases
 from kova_rl.lab.evaluation.transitions import Array
 from kova_rl.lab.evaluation.walk import Walker
+from kova_rl.lab.tables import Sheet
 from kova_rl.lab.terminal import NO_FIGURE, say
 from kova_rl.optimizer import Kova
 from kova_rl.posterior import LEVELS
@@ -117,16 +118,9 @@ def table(results: list[Result], updates: int, seeds: int) -> Table:
     switch = 2 * updates // 3
     points = {f"{at:,}": at for at in (switch // 10, switch // 2, switch)}
     points |= {f"+{at:,}": switch + at for at in (switch // 10, updates - switch)}
-    out = Table(
-        title=f"Value error (RMS) on a chain of 30 states, mean of {seeds} seeds",
-        caption=f"by update; at {switch:,} the rewards turn round, and columns with a + count from there",
-    )
-    out.add_column("critic", no_wrap=True)
-    columns = []
-    for heading, at in points.items():
-        out.add_column(heading, justify="right")
-        columns.append([result.errors[at - 1] for result in results])
-    for i, result in enumerate(results):
-        cells = [f"[bold]{c[i]:.3f}[/]" if c[i] == min(c) else f"{c[i]:.3f}" for c in columns]
-        out.add_row(result.name, *cells)
-    return out
+    columns = [[result.errors[at - 1] for result in results] for at in points.values()]
+    rows = [[result.name, *(f"{c[i]:.3f}" for c in columns)] for i, result in enumerate(results)]
+    title = f"Value error (RMS) on a chain of 30 states, mean of {seeds} seeds"
+    caption = f"by update; at {switch:,} the rewards turn round, and columns with a + count from there"
+    best = {(column.index(min(column)), j) for j, column in enumerate(columns, start=1)}
+    return Sheet(title, ["critic", *points], rows, caption, best=best).rich()

@@ -17,7 +17,7 @@ from kova_rl.filter.covariance.base import Prior
 from kova_rl.filter.evolution import Evolution
 from kova_rl.lab import files
 from kova_rl.lab.evaluation.run import EvaluationRun
-from kova_rl.lab.figures.study_table import Entry, markdown, table
+from kova_rl.lab.figures.study_table import Entry, table
 from kova_rl.lab.mazes.critics import Adam, Filtered
 from kova_rl.lab.mazes.run import MazeRun
 from kova_rl.lab.mazes.series import gather, history
@@ -177,13 +177,13 @@ def _written(
     entries, better = collect(first), collect(second)
     seeds = len({folder.json("config.json")["seed"] for folder in second})
     title = f"The better {len(better)}, ranked among themselves, {_lengths(second)}, {seeds} seeds"
-    report = markdown(title, better) + "\n"
-    report += markdown(f"The first round: {len(entries)} settings, {_lengths(first)}, 1 seed", entries)
+    rest = f"The first round: {len(entries)} settings, {_lengths(first)}, 1 seed"
+    report = table(title, better).markdown() + "\n" + table(rest, entries).markdown()
     if third:
         series = gather(third)
         steps, count = int(series[0].steps[-1]), max(len(each.rates) for each in series)
         final = f"The best on the 10x10 maze, {steps:,} steps, {count} seeds"
-        console.print(table(title, better[:20]))
+        console.print(table(title, better[:20], intervals=False).rich())
         console.print(series_table(final, series))
         report += "\n" + series_markdown(final, series)
         say(console, f"All of it: {root / 'study.md'}, runs: {root}")

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from rich.table import Table
 
 from kova_rl.lab.stats import with_interval
+from kova_rl.lab.tables import Sheet
 
-__all__ = ["Entry", "markdown", "table"]
+__all__ = ["Entry", "table"]
 
 Columns = Mapping[str, Mapping[str, list[float]]]
 
@@ -38,12 +38,7 @@ class Entry:
             level = (means[None, :] == means[:, None]).sum(1)
             ranks += (better + (level + 1) / 2) / len(columns)
         entries = [
-            cls(
-                name,
-                {column: columns[column][name] for column in columns},
-                rank,
-                cost[name],
-            )
+            cls(name, {column: columns[column][name] for column in columns}, rank, cost[name])
             for name, rank in zip(names, ranks.tolist(), strict=True)
         ]
         return sorted(entries, key=lambda entry: entry.rank)
@@ -54,28 +49,15 @@ class Entry:
         return [self.name, f"{self.rank:.1f}", *shown, f"{np.median(self.milliseconds):.2f}"]
 
 
-def headings(entries: Sequence[Entry]) -> list[str]:
-    return ["setting", "mean rank", *entries[0].marks, "ms a step (mazes)"]
-
-
 CAPTION = (
     "Mazes: mean success rate over the run, larger is better. Tasks: geometric mean of the value error over "
     "the run, smaller is better. In brackets: 95% bootstrap interval over the seeds."
 )
 
 
-def table(title: str, entries: Sequence[Entry]) -> Table:
-    """For the terminal, without the intervals."""
-    out = Table(title=title, caption=CAPTION)
-    for i, heading in enumerate(headings(entries)):
-        out.add_column(heading, justify="right" if i else "left")
-    for entry in entries:
-        out.add_row(*(cell.split(" [")[0] for cell in entry.cells()))
-    return out
-
-
-def markdown(title: str, entries: Sequence[Entry]) -> str:
-    """All of it, for a file."""
-    head = headings(entries)
-    rows = [head, ["---"] + ["---:"] * (len(head) - 1), *(entry.cells() for entry in entries)]
-    return f"**{title}**\n\n{CAPTION}\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+def table(title: str, entries: Sequence[Entry], intervals: bool = True) -> Sheet:
+    """A row a setting; the terminal has no room for the intervals."""
+    headings = ["setting", "mean rank", *entries[0].marks, "ms a step (mazes)"]
+    rows = [entry.cells() for entry in entries]
+    shown = rows if intervals else [[cell.split(" [")[0] for cell in row] for row in rows]
+    return Sheet(title, headings, shown, CAPTION)

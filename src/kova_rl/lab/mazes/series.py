@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich import box
-from rich.markup import escape
 from rich.table import Table
 
 from kova_rl.agents import History
 from kova_rl.lab.pack import Folder
 from kova_rl.lab.stats import with_deviation, with_interval
+from kova_rl.lab.tables import Sheet
 
 __all__ = ["Series", "gather", "history", "markdown", "table"]
 
@@ -108,21 +105,12 @@ def cells(series: Series) -> tuple[str, ...]:
 
 
 def table(title: str, all_series: Sequence[Series]) -> Table:
-    """For the terminal: numbers stay on one line at 80 columns, and what broke down is told below."""
+    """For the terminal: what broke down is told below."""
     rows = [cells(series) for series in all_series]
     broke = "\n".join(f"{row[0]} broke down: {row[-1]}" for row in rows if row[-1])
-    look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "show_edge": False}
-    out = Table(title=title, caption=broke or None, caption_style="", caption_justify="left", **look)
-    for i, heading in enumerate(HEADINGS[:-1]):
-        width = max(len(row[i]) for row in rows)
-        shown = textwrap.fill(heading, max(6, width), break_long_words=False)
-        out.add_column(shown, justify="left" if i == 0 else "right", overflow="fold", no_wrap=i > 0)
-    for row in rows:
-        out.add_row(*map(escape, row[:-1]))
-    return out
+    return Sheet(title, HEADINGS[:-1], [row[:-1] for row in rows], broke).rich()
 
 
 def markdown(title: str, all_series: Sequence[Series]) -> str:
     """The same for a file."""
-    rows = [HEADINGS, ("---", *["---:"] * 4, "---"), *(cells(series) for series in all_series)]
-    return f"**{title}**\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+    return Sheet(title, HEADINGS, [cells(series) for series in all_series], words=(0, 5)).markdown()

@@ -85,6 +85,10 @@ class Group:
         """The median of these."""
         return float(np.median(self.times)) if self.times else float("nan")
 
+    def form(self, value: float) -> str:
+        """How a number of its measure is written: one of many digits without a fraction."""
+        return ",.0f" if abs(value) >= 1000 else self.measure.form
+
     def count(self, status: str) -> int:
         """How many runs have this status."""
         return sum(run.status == status for run in self.runs)

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 
 from kova_rl.lab.drawing import plt, save
 from kova_rl.lab.report.groups import family, rank
-from kova_rl.lab.report.html import variable
+from kova_rl.lab.report.page import variable
 
 __all__ = ["COLOURS", "Figure", "Key", "Panel", "grid_files", "inline"]
 

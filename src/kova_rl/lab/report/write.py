@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import shlex
+from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
 
 from kova_rl.lab import files
-from kova_rl.lab.report import html
 from kova_rl.lab.report.groups import group
 from kova_rl.lab.report.page import page
 from kova_rl.lab.report.reading import read
-from kova_rl.lab.report.summary import finals, improvements, overheads
+from kova_rl.lab.report.summary import improvements, overheads
 from kova_rl.lab.sweep.noted import read_commands
+from kova_rl.lab.terminal import say
 
 __all__ = ["report"]
 
@@ -39,38 +40,36 @@ def report(directory: Path, out: Path | None = None) -> Path:
     directory = Path(directory)
     beside = directory.parent if directory.is_file() else directory
     out = beside if out is None else out
-    command = shlex.join(["kova", "report", str(directory)])
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("reading")
         runs = read(
             directory,
             lambda done, total: progress.update(task, completed=done, total=total),
-            lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True),
+            lambda line: say(console, line),
         )
         groups = group(runs)
-        tables = finals(groups), improvements(groups), overheads(groups)
         figures = {
             "curves": curves.curves(groups),
             "policy": policy.policy(groups),
-            "improvement": aggregates.improvement(tables[1], groups),
+            "improvement": aggregates.improvement(improvements(groups), groups),
             "environments": [*aggregates.aggregate(groups), *aggregates.profiles(groups)],
-            "times": aggregates.times(tables[2]),
+            "times": aggregates.times(overheads(groups)),
         }
         task = progress.add_task("drawing", total=sum(map(len, figures.values())))
-        drawn = {}
-        for section, found in figures.items():
-            parts = []
-            for f in found:
-                style.grid_files(f, out / "figures" / f.name)
-                drawings = (("", k.mark) if f.dots else (k.dashes or "none", k.marker) for k in f.keys)
-                named = ((k.label, html.variable(k.critic, k.index)) for k in f.keys)
-                legend = html.legend((*n, *d) for n, d in zip(named, drawings, strict=True))
-                panels = [style.inline(panel, f"{f.name}-{i}") for i, panel in enumerate(f.panels)]
-                parts.append(html.figure(f.name, f.title, legend, panels, f.across, f.caption, command))
-                progress.advance(task)
-            drawn[section] = html.flow(parts) or "<p>Nothing to draw yet.</p>"
-    path = out / "report.html"
-    title = f"Report on {beside.resolve().name}"
-    files.write(path, page(title, runs, groups, tables, drawn, (command, *read_commands(beside))).encode())
+
+        def draw(figure: style.Figure) -> tuple[style.Figure, list[str]]:
+            style.grid_files(figure, out / "figures" / figure.name)
+            progress.advance(task)
+            return figure, [
+                style.inline(panel, f"{figure.name}-{i}") for i, panel in enumerate(figure.panels)
+            ]
+
+        drawn = {  # figures of a single panel that follow each other stand side by side
+            section: [list(map(draw, row)) for _, row in groupby(found, lambda figure: figure.across == 1)]
+            for section, found in figures.items()
+        }
+    path, title = out / "report.html", f"Report on {beside.resolve().name}"
+    commands = (shlex.join(["kova", "report", str(directory)]), *read_commands(beside))
+    files.write(path, page(title, runs, groups, drawn, commands).encode())
     return path

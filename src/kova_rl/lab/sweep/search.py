@@ -15,6 +15,7 @@ from kova_rl.lab.names import check_name
 from kova_rl.lab.sweep.grid import expand
 from kova_rl.lab.sweep.live import number
 from kova_rl.lab.sweep.supervise import Entry
+from kova_rl.lab.tables import Sheet
 from kova_rl.lab.training.config import RunConfig, check_fields, unflatten
 
 __all__ = ["Proposal", "Search", "ranking", "score"]
@@ -158,12 +159,10 @@ def score(proposal: Proposal, entries: list[Entry]) -> None:
 
 def ranking(tried: list[Proposal]) -> Table:
     """The proposals, the best first; those with a failed run last."""
-    table = Table(title="Proposals by mean final return")
-    for name in ("return", *(tried[0].settings if tried else ())):
-        table.add_column(name, justify="right")
-    for one in sorted(tried, key=lambda each: -math.inf if each.score is None else each.score, reverse=True):
-        table.add_row(
-            number(one.score),
-            *(f"{v:.4g}" if isinstance(v, float) else str(v) for v in one.settings.values()),
-        )
-    return table
+    best = sorted(tried, key=lambda each: -math.inf if each.score is None else each.score, reverse=True)
+    rows = [
+        [number(one.score), *(f"{v:.4g}" if isinstance(v, float) else str(v) for v in one.settings.values())]
+        for one in best
+    ]
+    headings = ["return", *(tried[0].settings if tried else ())]
+    return Sheet("Proposals by mean final return", headings, rows, words=()).rich()
