@@ -2,40 +2,78 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from kova_rl.lab import calibration
 from kova_rl.lab.evaluation import rollouts
 from kova_rl.lab.evaluation.environment import acting, make_env
+from kova_rl.lab.figures import FIGURES, calibration, redraw, reproduce
+from kova_rl.lab.pack import Folder, one
+from kova_rl.lab.run import make
 from kova_rl.sb3 import KovaPPO
+
+QUIET = Console(quiet=True)
 
 
 @pytest.mark.slow
 def test_a_trained_critic_is_examined_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibration, "ENVIRONMENTS", ("CartPole-v1",))
-    calibration.reproduce("smoke", 1, 2_048, tmp_path, Console(quiet=True))
-    table = (tmp_path / "calibration.md").read_text()
+    monkeypatch.setitem(
+        FIGURES, "calibration", replace(calibration.CALIBRATION, environments=("CartPole-v1",))
+    )
+
+    def again() -> str:
+        assert reproduce("calibration", "smoke", steps=2_048, jobs=1, out=tmp_path, console=QUIET)
+        return (tmp_path / "calibration.md").read_text()
+
+    table = again()
     for bars in ("solved", "filter"):
         assert f"| {bars} |" in table
     assert (tmp_path / "calibration.png").stat().st_size > 0
-    (run,) = json.loads((tmp_path / "calibration.json").read_text())
+    run = one(tmp_path / "ppo_cartpole-v1_kova_seed0").arrays()
     assert calibration.held(calibration.scores(run, "solved"), 0.95) >= 0.8
     assert len(run["truth"]) == len(run["mean"]) == len(run["solved"]) == 40
-    monkeypatch.setattr(calibration, "examine", None)  # nothing is trained again
-    calibration.reproduce("smoke", 1, 2_048, tmp_path, Console(quiet=True))
-    assert (tmp_path / "calibration.md").read_text() == table
-    with pytest.raises(TypeError):
-        calibration.reproduce("smoke", 1, 4_096, tmp_path, Console(quiet=True))
+    (data,) = tmp_path.glob("*/data.npz")
+    before = data.stat().st_mtime_ns
+    assert again() == table
+    assert data.stat().st_mtime_ns == before, "nothing is trained again"
+    redraw("calibration", tmp_path, QUIET)
 
 
-def test_an_unknown_scale_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="--scale must be one of 'smoke', 'desk', got 'paper'"):
-        calibration.reproduce("paper", None, None, tmp_path, Console(quiet=True))
+class Stopped(Exception):
+    """In place of Ctrl-C."""
+
+
+def test_a_run_that_was_stopped_is_examined_as_one_that_was_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration, "STATES", 2)
+    monkeypatch.setattr(calibration, "ROLLOUTS", 2)
+    small = {"n_steps": 64, "batch_size": 32, "n_epochs": 1}
+    run = calibration.Examined("ppo", "CartPole-v1", steps=192, segments=3, host=small)
+
+    def stop(record: dict[str, float]) -> None:
+        if record["step"] > 128:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        make(run, tmp_path / "torn", stop)
+    found = []
+    for folder in ("torn", "whole"):
+        make(run, tmp_path / folder)
+        found.append(Folder(tmp_path / folder / run.name).arrays())
+    assert all(np.array_equal(found[0][name], found[1][name]) for name in found[0])
+    assert set(found[0]) == {"truth", "doubt", "mean", "solved", "filter"}
+
+
+def test_a_run_that_is_examined_is_another_than_one_that_is_not() -> None:
+    (run, *_) = calibration.CALIBRATION.runs("smoke")
+    assert run.flat()["examined"] == "40 states, 16 rollouts"
+    with pytest.raises(ValueError, match="steps must be"):
+        calibration.CALIBRATION.runs("smoke", steps=0)
 
 
 def test_rollouts_at_once_find_what_rollouts_one_by_one_do() -> None:

@@ -34,7 +34,7 @@ class Reproduce:
     """
 
     figure: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="FIGURE")] = None
-    """fig1, fig2, why, fig3, ablation, times, grid or calibration."""
+    """fig1, fig2, why, fig3, control, ablation, times, grid or calibration."""
     scale: Annotated[str, tyro.conf.arg(metavar="{smoke,desk,paper}")] = "smoke"
     """How many runs, seeds and steps; --list has them."""
     seeds: Count = None
@@ -60,11 +60,7 @@ class Reproduce:
             return
         if self.figure is None:
             raise ValueError("which figure? kova reproduce FIGURE; kova reproduce --list has them")
-        if self.figure == "calibration":
-            from kova_rl.lab import calibration
-
-            calibration.reproduce(self.scale, self.seeds, self.steps, self.out, console)
-        elif self.draw:
+        if self.draw:
             redraw(self.figure, self.out or folder(self.figure, self.scale), console)
         elif not reproduce(
             self.figure,

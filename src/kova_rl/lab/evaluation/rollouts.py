@@ -18,6 +18,8 @@ from kova_rl.lab.evaluation.transitions import Array
 
 TAIL = 1e-3
 """A return counts as known once the discount of what is missing is below it."""
+APART = 25
+"""Steps of a walk between two states that are examined."""
 LONGEST = 10_000
 """Steps of a rollout after which it is given up, where the discount does not end it."""
 
@@ -79,8 +81,8 @@ def from_copies(env: Env, policy: Policy, gamma: float, seed: int, states: int, 
     env.action_space.seed(seed)
     observation, _ = env.reset(seed=seed)
     seen, values, doubt = [], [], []
-    for t in range(25 * states):
-        if t % 25 == 0:
+    for t in range(APART * states):
+        if t % APART == 0:
             returns = [rollout(twin(env, [seed, t, i]), observation, policy, gamma) for i in range(rollouts)]
             if None not in returns:
                 known = np.array(returns, dtype=np.float64)
@@ -126,7 +128,7 @@ def from_episodes(env: Env, policy: Policy, gamma: float, seed: int, states: int
     steps: list[Step] = []
     for step in walk(env, policy, seed):
         steps.append(step)
-        if len(steps) >= 25 * states and (step.terminated or step.truncated):
+        if len(steps) >= APART * states and (step.terminated or step.truncated):
             break
         if len(steps) >= LONGEST:
             break

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kova_rl.lab.imports import import_module, require_sb3
@@ -22,11 +23,18 @@ RECORDS = 200
 """At most about so many records a run."""
 
 
-def perform(config: RunConfig, work: Work) -> dict[str, Any]:
+def perform(
+    config: RunConfig, work: Work, examine: Callable[[Any], None] = lambda model: None
+) -> dict[str, Any]:
     """Train, from where the run stands, to its end.
 
     Every segment starts from the bytes of a checkpoint, new environments and a seed of its own, whether the
     run was interrupted or not. So it can't matter whether it was.
+
+    Args:
+        config: The run.
+        work: Where it stands.
+        examine: Called with the model at the end, before it is saved.
     """
     segment, state = (work.start.segment, work.start.content) if work.start else (0, None)
     every = max(1, math.ceil(config.steps / RECORDS))
@@ -40,6 +48,7 @@ def perform(config: RunConfig, work: Work) -> dict[str, Any]:
             session.learn(ends[segment], config.steps, every, work.record)
             segment += 1
             if segment == len(ends):
+                examine(session.model)
                 return _finish(config, session, work)
             state = session.state()
         finally:
