@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from kova_rl import cli
-from kova_rl.lab.streams import command, examine, picture, store
+from kova_rl.lab.report import read
+from kova_rl.lab.streams import examine, picture, store
 from kova_rl.lab.streams.critics import SHORT, critic_named
+from kova_rl.lab.streams.run import shipped
 from kova_rl.sb3 import KovaSettings
 from kova_rl.value_loop import Rollout, ValueLoop
 
@@ -128,19 +130,24 @@ def test_critics_have_names() -> None:
             critic_named(wrong)
 
 
-def test_the_table_is_gone_on_with_and_drawn(recorded: Path, tmp_path: Path, capsys: Any) -> None:
-    out = tmp_path / "table.csv"
-    arguments = ["stream", str(recorded), "--out", str(out), "--critics"]
+def test_a_critic_on_a_stream_is_a_run(recorded: Path, tmp_path: Path) -> None:
+    arguments = ["stream", str(recorded), "--jobs", "1", "--out", str(tmp_path), "--critics"]
     cli.main([*arguments, "adam:1e-3:p1"])
-    before = out.read_text()
+    table = tmp_path / "table.csv"
+    before = table.read_text()
     cli.main([*arguments, "adam:1e-3:p1", "low-rank:0.1:p1"])
-    assert out.read_text().startswith(before)
-    assert len(out.read_text().splitlines()) == 3
+    assert table.read_text().startswith(before), "what was made is not made again: its seconds are the same"
+    assert len(table.read_text().splitlines()) == 3
     assert (tmp_path / "table.png").stat().st_size > 5000
-    out.write_text("a,b\n1,2\n")
-    with pytest.raises(SystemExit):
-        cli.main([*arguments, "adam:1e-3:p1"])
-    assert "another table" in capsys.readouterr().err
+    first, second = read(tmp_path)
+    assert (first.critic, second.critic) == ("adam", "kova")
+    assert (first.label, first.environment, first.reached) == ("adam:1e-3:p1", "Pendulum-v1-seed0", 4)
+    assert first.steps.tolist() == [2, 3, 4], "the first rollout is not examined"
+    found = examine.examine(store.read(recorded), critic_named("adam:1e-3:p1"))
+    assert first.scores.tolist() == pytest.approx(found.noise.tolist())
+    row = dict(zip(*(line.split(",") for line in before.splitlines()), strict=True))
+    assert row["noise_first"] == f"{found.halves[0]:.4g}"
+    assert row["noise_second"] == f"{found.halves[1]:.4g}"
 
 
 def test_the_front_is_what_nothing_beats() -> None:
@@ -149,7 +156,7 @@ def test_the_front_is_what_nothing_beats() -> None:
 
 
 def test_what_is_shipped_can_be_read() -> None:
-    for path in command.shipped().values():
+    for path in shipped().values():
         stream = store.read(path)
         assert path.stat().st_size < 3e6
         assert len(stream.rollouts) == stream.meta.rollouts

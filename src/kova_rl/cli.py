@@ -14,14 +14,14 @@ from kova_rl.lab.commands.demo import Demo
 from kova_rl.lab.commands.evaluate import Evaluate
 from kova_rl.lab.commands.info import Info
 from kova_rl.lab.commands.pack import Pack
+from kova_rl.lab.commands.record import Record
 from kova_rl.lab.commands.report import Report, Table
 from kova_rl.lab.commands.reproduce import Reproduce
 from kova_rl.lab.commands.show import Show
+from kova_rl.lab.commands.stream import Streams
 from kova_rl.lab.commands.study import Study
 from kova_rl.lab.commands.sweep import SweepRuns
 from kova_rl.lab.commands.train import Train
-from kova_rl.lab.streams.command import Streams
-from kova_rl.lab.streams.record_command import Record
 
 DESCRIPTION = """Value functions with error bars for deep reinforcement learning.
 

@@ -45,6 +45,9 @@ MEASURES = {
     "training": Measure("return", "return", "Return over the last 100 episodes, unnormalised.", form=",.1f"),
     "maze": Measure("success", "success rate", "Success rate over the latest episodes."),
     "evaluation": Measure("error", "value error", "Root mean square error of the values.", lower=True),
+    "stream": Measure(
+        "noise", "noise", "Deviation of the advantages over that of the rewards, by rollout.", lower=True
+    ),
 }
 """By the kind of run."""
 

@@ -149,7 +149,8 @@ def family(critic: str) -> str:
 
 def title(algorithm: str) -> str:
     """What an algorithm is called in a heading."""
-    return {"double-q": "Mazes", "evaluation": "Policy evaluation"}.get(algorithm, algorithm.upper())
+    named = {"double-q": "Mazes", "evaluation": "Policy evaluation", "stream": "Recorded rollouts"}
+    return named.get(algorithm, algorithm.upper())
 
 
 def rank(critic: str) -> int:

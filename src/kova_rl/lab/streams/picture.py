@@ -1,10 +1,12 @@
-"""Noise of the advantages against processor time."""
+"""Noise of the advantages against processor time. Needs matplotlib."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
+
+from matplotlib.figure import Figure
 
 from kova_rl import atomic
 
@@ -50,10 +52,6 @@ def front(points: dict[str, tuple[float, float]]) -> list[str]:
 
 def picture(rows: Sequence[Row], path: Path) -> Path:
     """Draw all critics, and name those on the front."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ValueError("pictures need matplotlib: pip install 'kova-rl[plots]'") from None
     points = pooled(rows)
     figure = Figure(figsize=(7.5, 4.8), layout="constrained")
     axes = figure.subplots()
