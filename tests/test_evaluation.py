@@ -461,6 +461,9 @@ def test_the_command_takes_a_saved_model(
     before = [path.stat().st_mtime_ns for path in runs]
     command.run()
     assert [path.stat().st_mtime_ns for path in runs] == before
+    tables = (tmp_path / "tables.md").read_text()
+    cli.main(["evaluate", "--draw", "--out", str(tmp_path)])
+    assert (tmp_path / "tables.md").read_text() == tables
 
 
 def test_the_command_compares_two_policies(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,8 +14,7 @@ from kova_rl.lab.figures.fig1 import draw
 from kova_rl.lab.figures.mazes import summarise
 from kova_rl.lab.mazes.critics import BOUNDED, Adam, Critic, Filtered, Temporal
 from kova_rl.lab.mazes.run import MazeRun
-from kova_rl.lab.pack import Folder
-from kova_rl.lab.sweep.make import Place, make_all
+from kova_rl.lab.sweep.make import Place, made
 from kova_rl.lab.terminal import say
 
 __all__ = ["CRITICS", "Demo"]
@@ -50,10 +49,7 @@ class Demo:
             MazeRun(label, "maze4", critic, seed, self.steps, looks=20)
             for seed, (label, critic) in product(range(self.seeds), CRITICS.items())
         ]
-        sweep = make_all(runs, Place(self.out, self.jobs), console, ("kova", "demo", "--out", self.out))
-        if len(sweep.of("done")) < len(runs):
-            raise SystemExit(1)
-        folders = [Folder(self.out / run.name) for run in runs]
+        folders = made(runs, Place(self.out, self.jobs), console, ("kova", "demo", "--out", self.out))
         summarise("The 4x4 maze", self.out / "curves", folders, draw, console)
         try:
             from kova_rl.lab.figures.beliefs import show

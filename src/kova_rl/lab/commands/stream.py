@@ -13,9 +13,8 @@ from kova_rl.filter.checks import check_whole
 from kova_rl.lab import files
 from kova_rl.lab.arguments import Count, Whole
 from kova_rl.lab.imports import require_sb3
-from kova_rl.lab.pack import found
 from kova_rl.lab.streams.run import COLUMNS, StreamRun, csv_text, opened, rows, shipped
-from kova_rl.lab.sweep.make import Place, make_all
+from kova_rl.lab.sweep.make import Place, made
 from kova_rl.lab.tables import Sheet
 from kova_rl.lab.terminal import NO_FIGURE, say
 
@@ -70,11 +69,7 @@ class Streams:
                 for seed in range(self.seeds)
             ]
         words = ("kova", "stream", *self.streams, "--critics", *names, "--out", self.out)
-        sweep = make_all(runs, Place(self.out, self.jobs, self.on), console, words)
-        if len(sweep.of("done")) < len(runs):
-            raise SystemExit(130 if sweep.of("waiting", "running") else 1)
-        folders = {folder.name: folder for folder in found(self.out)}
-        self._show(rows([folders[run.name] for run in runs]), console)
+        self._show(rows(made(runs, Place(self.out, self.jobs, self.on), console, words)), console)
 
     def _show(self, table: list[dict[str, str]], console: Console) -> None:
         cells = [["" if row[name] == "nan" else row[name] for name in COLUMNS] for row in table]

@@ -15,7 +15,7 @@ from kova_rl.lab.store import Store, check_writable
 from kova_rl.lab.sweep.grid import expand, read_sweep
 from kova_rl.lab.sweep.labels import differences
 from kova_rl.lab.sweep.live import report
-from kova_rl.lab.sweep.make import Place, make_all, supervise
+from kova_rl.lab.sweep.make import Place, made, supervise
 from kova_rl.lab.sweep.search import Search, ranking, score
 from kova_rl.lab.sweep.supervise import Sweep
 from kova_rl.lab.terminal import say
@@ -76,9 +76,7 @@ class SweepRuns:
         if self.list:
             listed(Sweep(runs, self.out), console)
             return
-        sweep = make_all(runs, place, console, self._words())
-        if len(sweep.of("done")) < len(runs):
-            raise SystemExit(130 if sweep.of("waiting", "running") else 1)
+        made(runs, place, console, self._words())
 
     def _words(self) -> tuple[object, ...]:
         chosen = ("--set", *self.set) if self.set else ()

@@ -68,22 +68,12 @@ class Spec:
     """What the setting is."""
 
 
-def by_optimizer(make: Make) -> Build:
-    """A network critic that learns with this optimizer."""
+def by_optimizer(make: Make, kind: type[NetworkCritic] = NetworkCritic) -> Build:
+    """A network critic that learns with this optimizer; a ``HeadedCritic`` has a solved head beside it."""
 
     def build(problem: Problem, setting: float) -> Critic:
         p = problem
-        return NetworkCritic(make, p.inputs, p.gamma, p.seed, window=p.window, weighted=p.weighted)
-
-    return build
-
-
-def with_head(make: Make) -> Build:
-    """The same, with a head beside it that is solved in closed form."""
-
-    def build(problem: Problem, setting: float) -> Critic:
-        p = problem
-        return HeadedCritic(make, p.inputs, p.gamma, p.seed, window=p.window, weighted=p.weighted)
+        return kind(make, p.inputs, p.gamma, p.seed, window=p.window, weighted=p.weighted)
 
     return build
 
@@ -127,7 +117,7 @@ MEMORYLESS = partial(
 
 CRITICS: dict[str, Spec] = {
     "kova": Spec("Kova", by_optimizer(Kova)),
-    "kova-head": Spec("Kova, solved head", with_head(Kova)),
+    "kova-head": Spec("Kova, solved head", by_optimizer(Kova, HeadedCritic)),
     "kova-paper": Spec("Kova, paper's noise", by_optimizer(PAPER)),
     "memoryless": Spec("memoryless", by_optimizer(MEMORYLESS)),
     "adam": Spec("Adam, tuned", _adam, (1e-2, 3e-3, 1e-3, 3e-4), "rate"),

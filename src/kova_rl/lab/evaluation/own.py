@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import gymnasium
@@ -20,7 +21,7 @@ from kova_rl.lab.evaluation.environment import Env, Policy, acting, collect, mak
 from kova_rl.lab.evaluation.estimate import Estimate
 from kova_rl.lab.evaluation.headed import HeadedCritic
 from kova_rl.lab.evaluation.network import Make
-from kova_rl.lab.evaluation.panel import Panel, final_error
+from kova_rl.lab.evaluation.panel import OWN, Panel, final_error, panels
 from kova_rl.lab.evaluation.protocol import STEP, Curves, final, follow, looks, stacked
 from kova_rl.lab.evaluation.rollouts import Truth, truth
 from kova_rl.lab.evaluation.run import TUNING_SEEDS, EvaluationRun
@@ -28,7 +29,6 @@ from kova_rl.lab.evaluation.transitions import Transitions
 from kova_rl.lab.evaluation.units import Units
 from kova_rl.lab.pack import Folder
 from kova_rl.lab.run import Work, make
-from kova_rl.lab.store import Store
 from kova_rl.lab.terminal import NowAndThen
 
 DEFAULT = ("kova-head", "kova", "kova-paper", "memoryless", "adam", "gptd-kernel", "lstd")
@@ -142,90 +142,48 @@ def evaluate(
     for name in critics:
         check_choice("critics", name, tuple(CRITICS))
     title = env if isinstance(env, str) else getattr(env, "__name__", "environment")
-    with Progress(console=console, transient=True) as progress:
-        act = Watched(acting(policy, deterministic), title, progress)
-        own = Own(env, act, gamma, samples, states, rollouts)
-        return Runs(own, title, identity, keep, progress).panel(critics, seeds)
+    with TemporaryDirectory() as nowhere, Progress(console=console, transient=True) as progress:
+        root = Path(nowhere) if keep is None else keep
+        bar, now = progress.add_task(title, total=None), NowAndThen(progress.console)
+
+        def say(line: str) -> None:
+            progress.update(bar, description=line)
+            now(lambda: line)
+
+        own = Own(env, Watched(acting(policy, deterministic), title, say), gamma, samples, states, rollouts)
+
+        def made(critic: str, setting: float, seed: int) -> Folder:
+            run = OwnRun(CRITICS[critic].label, title, OWN, critic, seed, samples, setting, own, identity)
+            doing = f"{title}, {run.label}, seed {seed}"
+            make(run, root, lambda record: say(f"{doing}: {record['step']:,} of {samples:,} samples"))
+            return Folder(root / run.name)
+
+        def tuned(critic: str) -> float:
+            choices = CRITICS[critic].choices
+            if len(choices) == 1:
+                return choices[0]
+            return min(choices, key=lambda s: final_error(made(critic, s, TUNING_SEEDS[0]).arrays()))
+
+        chosen = {critic: tuned(critic) for critic in critics}
+        return panels([made(name, chosen[name], seed) for name in critics for seed in range(seeds)], critics)[
+            0
+        ]
 
 
 @dataclass
 class Watched:
-    """A policy that shows how often it was asked: most of the time goes into the walks for the truth."""
+    """A policy that tells how often it was asked: most of the time goes into the walks for the truth."""
 
     policy: Policy
     title: str
-    progress: Progress
+    say: Callable[[str], None]
     steps: int = 0
-
-    def __post_init__(self) -> None:
-        self._now = NowAndThen(self.progress.console)
-        self._bar = self.progress.add_task(f"{self.title}, walking", total=None)
 
     def __call__(self, observation: Any) -> Any:
         self.steps += 1
         if self.steps % 100 == 0:
-            self.progress.update(self._bar, description=self.line())
-            self._now(self.line)
+            self.say(f"{self.title}, walking: {self.steps:,} steps")
         return self.policy(observation)
-
-    def line(self) -> str:
-        return f"{self.title}, walking: {self.steps:,} steps"
-
-
-@dataclass
-class Runs:
-    """The runs of one environment and policy."""
-
-    own: Own
-    title: str
-    identity: str
-    keep: Path | None
-    progress: Progress
-
-    def __post_init__(self) -> None:
-        self._now = NowAndThen(self.progress.console)
-
-    def panel(self, critics: Sequence[str], seeds: int) -> Panel:
-        """Tune on a seed of its own, learn with the others."""
-        curves, tuned, notes = {}, {}, set()
-        for name in critics:
-            choices = CRITICS[name].choices
-            setting = choices[0]
-            if len(choices) > 1:
-                setting = min(choices, key=lambda s: final_error(self.one(name, s, TUNING_SEEDS[0])[0]))
-                tuned[name] = setting
-            found = [self.one(name, setting, seed) for seed in range(seeds)]
-            curves[name] = [run for run, _ in found]
-            notes |= {note for _, note in found}
-        return Panel(self.title, "your policy", None, None, curves, tuned, "; ".join(sorted(notes)))
-
-    def one(self, critic: str, setting: float, seed: int) -> tuple[Curves, str]:
-        """The run of this seed, from its folder if it is there, and how its truth was found."""
-        own, label = self.own, CRITICS[critic].label
-        run = OwnRun(label, self.title, "own", critic, seed, own.samples, setting, own, self.identity)
-        if self.keep is not None and (done := Store(self.keep, run.name).summary()):
-            return Folder(self.keep / run.name).arrays(), str(done["note"])
-        doing = f"{self.title}, {label}, seed {seed}"
-        bar = self.progress.add_task(doing, total=own.samples)
-
-        seen = 0
-
-        def show(step: int) -> None:
-            self.progress.update(bar, completed=step)
-            self._now(lambda: f"{doing}: {step:,} of {own.samples:,} samples")
-
-        def tick(samples: int) -> None:
-            nonlocal seen
-            seen += samples
-            show(seen)
-
-        if self.keep is None:
-            curves, note = run.learn(tick), _note(own.truth)
-        else:
-            note = str(make(run, self.keep, lambda record: show(record["step"]))["note"])
-            curves = Folder(self.keep / run.name).arrays()
-        self.progress.remove_task(bar)
-        return curves, note
 
 
 @dataclass(frozen=True)

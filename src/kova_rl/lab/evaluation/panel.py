@@ -13,7 +13,10 @@ from kova_rl.lab.evaluation.protocol import Curves
 from kova_rl.lab.evaluation.tasks import CONDITIONS, ROLLED, TASKS, phases
 from kova_rl.lab.pack import Folder
 
-__all__ = ["Panel", "final_error", "panels"]
+__all__ = ["OWN", "Panel", "final_error", "panels"]
+
+OWN = "own"
+"""The condition of runs in an environment of one's own."""
 
 
 @dataclass
@@ -56,23 +59,31 @@ def panels(folders: Sequence[Folder], critics: Sequence[str] = ()) -> list[Panel
     known = [(folder.json("config.json"), folder) for folder in folders]
     kept = [(c, f) for c, f in known if c.get("kind") == "evaluation" and "tuning" not in c]
     order = list(critics or CRITICS)
-    tasks, out = [*TASKS, *ROLLED], dict[tuple[str, str], Panel]()
+    tasks, out = [*TASKS, *ROLLED], dict[tuple[str, str, str], Panel]()
 
     def place(each: tuple[dict[str, Any], Folder]) -> tuple[int, int, int, int]:
-        c = each[0]
-        return tasks.index(c["task"]), CONDITIONS.index(c["condition"]), order.index(c["critic"]), c["seed"]
+        c, conditions = each[0], [*CONDITIONS, OWN]
+        at = tasks.index(c["task"]) if c["task"] in tasks else len(tasks)
+        return at, conditions.index(c["condition"]), order.index(c["critic"]), c["seed"]
 
     for config, folder in sorted((each for each in kept if each[0]["critic"] in order), key=place):
-        pair, name, arrays = (config["task"], config["condition"]), config["critic"], folder.arrays()
-        if pair not in out:
-            parts = () if pair[0] in ROLLED else phases(*pair)
+        (task, condition), name = (config["task"], config["condition"]), config["critic"]
+        arrays, which = folder.arrays(), (task, condition, config.get("identity", ""))
+        if which not in out:
+            parts = () if condition == OWN or task in ROLLED else phases(task, condition)
             at = arrays["samples"]
             switch = int(at[len(at) // 2 - 1]) if len(parts) > 1 else None
-            floor, note = (parts[-1].linear_floor(), "") if parts else (None, control.note(pair[0]))
-            out[pair] = Panel(*pair, floor, switch, note=note)
-        out[pair].curves.setdefault(name, []).append(arrays)
+            floor, note = (parts[-1].linear_floor(), "") if parts else (None, "")
+            if task in ROLLED:
+                note = control.note(task)
+            out[which] = Panel(
+                task, "your policy" if condition == OWN else condition, floor, switch, note=note
+            )
+        if condition == OWN:
+            out[which].note = folder.json("summary.json")["note"]
+        out[which].curves.setdefault(name, []).append(arrays)
         if len(CRITICS[name].choices) > 1:
-            out[pair].settings[name] = config["setting"]
+            out[which].settings[name] = config["setting"]
     if not out:
         raise ValueError(f"no runs of policy evaluation of the critics {', '.join(order)} are there")
     return list(out.values())

@@ -12,8 +12,8 @@ from kova_rl.lab.evaluation.critics import CRITICS
 from kova_rl.lab.evaluation.panel import Panel, final_error, panels
 from kova_rl.lab.evaluation.run import TUNING_SEEDS, EvaluationRun
 from kova_rl.lab.evaluation.tasks import conditions_of
-from kova_rl.lab.pack import Folder, found
-from kova_rl.lab.sweep.make import Place, make_all
+from kova_rl.lab.pack import Folder
+from kova_rl.lab.sweep.make import Place, made
 
 __all__ = ["Study", "gather"]
 
@@ -54,7 +54,7 @@ def gather(study: Study, console: Console, words: Sequence[object] = ()) -> list
         for run in study.runs(pair, critic, chosen[pair, critic], range(study.seeds))
     ]
     folders = _made(wanted, study.place, console, words)
-    return panels([folders[run.name] for run in wanted], study.critics)
+    return panels(list(folders.values()), study.critics)
 
 
 def _tuned(study: Study, console: Console) -> dict[tuple[Pair, str], float]:
@@ -81,11 +81,6 @@ def _tuned(study: Study, console: Console) -> dict[tuple[Pair, str], float]:
 def _made(
     runs: list[EvaluationRun], place: Place, console: Console, words: Sequence[object] = ()
 ) -> dict[str, Folder]:
-    """The folders of the runs, which are made if they are not there, the long ones first."""
-    if not runs:
-        return {}
+    """The folders of the runs by name; the long ones are made first."""
     first = sorted(runs, key=lambda run: not str(run.critic).startswith("ktd"))
-    sweep = make_all(first, place, console, words)
-    if len(sweep.of("done")) < len(runs):
-        raise SystemExit(130 if sweep.of("waiting", "running") else 1)
-    return {folder.name: folder for folder in found(place.root)}
+    return {folder.name: folder for folder in made(first, place, console, words)} if runs else {}

@@ -130,7 +130,7 @@ class Calibration:
         scaled_steps, scaled_seeds = self.scales[scale]
         steps, seeds = scaled_steps if steps is None else steps, scaled_seeds if seeds is None else seeds
         check_whole("--seeds", seeds, least=1)
-        plain = {"normalise_observations": False, "normalise_rewards": False, "steps": steps}
+        plain: dict[str, Any] = {"normalise_observations": False, "normalise_rewards": False, "steps": steps}
         return [
             Examined("ppo", environment, seed=seed, **plain)
             for seed, environment in product(range(seeds), self.environments)

@@ -25,7 +25,7 @@ from kova_rl.lab.mazes.series import markdown as series_markdown
 from kova_rl.lab.mazes.series import table as series_table
 from kova_rl.lab.pack import Folder, found
 from kova_rl.lab.run import Run
-from kova_rl.lab.sweep.make import Place, make_all
+from kova_rl.lab.sweep.make import Place, made
 from kova_rl.lab.terminal import say
 
 __all__ = ["configurations", "redraw", "study"]
@@ -162,12 +162,7 @@ def _small(settings: Mapping[str, Setting], seeds: range, size: Size) -> list[Ru
 
 
 def _made(runs: Sequence[Run], place: Place, console: Console) -> list[Folder]:
-    """The folders of the runs, all of which are made now."""
-    sweep = make_all(runs, place, console, ("kova", "study", "--out", place.root))
-    if len(sweep.of("done")) < len(runs):
-        raise SystemExit(130 if sweep.of("waiting", "running") else 1)
-    folders = {folder.name: folder for folder in found(place.root)}
-    return [folders[run.name] for run in runs]
+    return made(runs, place, console, ("kova", "study", "--out", place.root))
 
 
 def _written(

@@ -12,6 +12,7 @@ from rich.live import Live
 from kova_rl.filter.checks import check_whole
 from kova_rl.lab.backends import connect
 from kova_rl.lab.imports import require_sb3
+from kova_rl.lab.pack import Folder, found
 from kova_rl.lab.run import Run
 from kova_rl.lab.store import check_writable
 from kova_rl.lab.sweep.live import Dashboard, report
@@ -19,7 +20,7 @@ from kova_rl.lab.sweep.noted import add_command
 from kova_rl.lab.sweep.supervise import Sweep
 from kova_rl.lab.terminal import NowAndThen, say
 
-__all__ = ["Place", "make_all", "supervise"]
+__all__ = ["Place", "made", "make_all", "supervise"]
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,15 @@ def make_all(runs: Sequence[Run], place: Place, console: Console, words: Sequenc
     supervise(sweep, place, console, words)
     report(sweep, console)
     return sweep
+
+
+def made(runs: Sequence[Run], place: Place, console: Console, words: Sequence[object] = ()) -> list[Folder]:
+    """The folders of the runs, in their order, all of which are made now; ends the command if one is not."""
+    sweep = make_all(runs, place, console, words)
+    if len(sweep.of("done")) < len(runs):
+        raise SystemExit(130 if sweep.of("waiting", "running") else 1)
+    folders = {folder.name: folder for folder in found(place.root)}
+    return [folders[run.name] for run in runs]
 
 
 def supervise(sweep: Sweep, place: Place, console: Console, words: Sequence[object] = ()) -> bool:
