@@ -4,6 +4,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from tests.reports import small  # noqa: F401 (a fixture of several files)
+
 torch.set_num_threads(1)
 settings.register_profile("kova", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("kova")

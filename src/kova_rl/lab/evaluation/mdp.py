@@ -24,7 +24,7 @@ class Task:
     """A finite MDP of S states and A actions, a policy to evaluate, and one to walk with."""
 
     name: str
-    transitions: Array
+    moves: Array
     """P(s'|s, a), A x S x (S+1); the last column is the end of the episode."""
     rewards: Array
     """r(s, a, s'), A x S x (S+1)."""
@@ -41,8 +41,8 @@ class Task:
     def values(self) -> Array:
         """The true values of ``policy``, by a linear solve."""
         states = len(self.features)
-        step = np.einsum("sa,ast->st", self.policy, self.transitions)
-        reward = np.einsum("sa,ast,ast->s", self.policy, self.transitions, self.rewards)
+        step = np.einsum("sa,ast->st", self.policy, self.moves)
+        reward = np.einsum("sa,ast,ast->s", self.policy, self.moves, self.rewards)
         solved: Array = np.linalg.solve(np.eye(states) - self.gamma * step[:, :states], reward)
         return solved
 

@@ -32,7 +32,7 @@ class Walker:
         states, actions = task.policy.shape
         self._start = _ladder(task.start)
         self._act = [_ladder(task.behaviour[s]) for s in range(states)]
-        self._move = [[_ladder(task.transitions[a, s]) for a in range(actions)] for s in range(states)]
+        self._move = [[_ladder(task.moves[a, s]) for a in range(actions)] for s in range(states)]
         self._features = np.vstack([task.features, np.zeros_like(task.features[:1])])
         self._ratios = task.ratios()
 
