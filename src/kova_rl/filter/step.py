@@ -147,13 +147,14 @@ def cholesky(S: Tensor, evidence: Evidence, first: int = 0) -> tuple[Tensor, flo
     )
 
 
-def check_finite_gram(M: Tensor, evidence: Evidence, first: int = 0) -> None:
-    """A Jacobian with any entry that is not finite shows on the diagonal of its Gram matrix.
+def check_finite_gram(M: Tensor, evidence: Evidence, first: int = 0) -> float:
+    """The trace of a Gram matrix: a Jacobian with any entry that is not finite shows on its diagonal.
 
     ``first`` is the row of M at which the batch begins.
     """
-    if math.isfinite(M.trace().item()):
-        return
+    trace: float = M.trace().item()
+    if math.isfinite(trace):
+        return trace
     bad = (~torch.isfinite(M.diagonal()[first:])).nonzero().flatten().tolist()
     raise NonFiniteBatch(
         f"step {evidence.step}: the gradient of {len(bad)} of {len(M) - first} predictions is not finite or "

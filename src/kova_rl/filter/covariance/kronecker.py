@@ -15,22 +15,22 @@ from kova_rl.errors import InvalidBatch, NonFiniteBatch
 from kova_rl.filter.change import Change, Leak, Restart, Unchanged
 from kova_rl.filter.checks import check_whole
 from kova_rl.filter.covariance.base import ANY, Accepted, Covariance, Prior, Spread
-from kova_rl.filter.evidence import Evidence, Factors, Jacobian, Noise
+from kova_rl.filter.evidence import Evidence, Factors, Jacobian
 from kova_rl.filter.layout import Segment
-from kova_rl.filter.step import State, Update, check_finite_gram, cholesky
+from kova_rl.filter.step import MUCH, State, Update, check_finite_gram, cholesky
 
 GROWTH = 2.0
 """P is refreshed early if the information has become this many times more, or less, than it was then."""
 DAMPED = 0.75
 """What pays for the cross terms of a damped product; measured, so that the error bars are right."""
-HARD = 32
-"""Units of rounding of ``tr H'P_0 H`` below which float32 would lose the noise, so that float64 solves."""
 LARGE = 128
 """Samples from which on a symmetric product is worth halving."""
 WIDE = 256
 """Rows of a factor above which it is so too."""
 TILES = 4
 """Parts in which that is done."""
+SMALL = 32
+"""Half of the rows up to which a triangular matrix is inverted in one piece."""
 SAMPLES = 64
 """Rows of a batch that are enough for a mean over many batches, where the layer is not exact anyhow."""
 RIDGE = 16
@@ -96,7 +96,6 @@ class Kronecker(Covariance):
             for name, size in (("inputs", segment.cols), ("outputs", segment.rows)):
                 kept[name] = torch.zeros(size, size, dtype=like.dtype, device=like.device)
                 kept[f"{name} root"] = torch.eye(size, dtype=like.dtype, device=like.device)
-                kept[f"{name} inverse"] = kept[f"{name} root"].clone()
             return kept
 
         layers = {str(segment.start): layer(segment) for segment in segments}
@@ -113,13 +112,23 @@ class Kronecker(Covariance):
             )
         layers, pairs = list(state["layers"].values()), [(a, b) for _, a, b in factors]
         batch = _Batch(pairs, evidence, lr)
-        solve = _solve_exactly if batch.hard else _solve
-        S, noise, z, jitter, place = solve(layers, pairs, evidence)
-        nis = evidence.innovation.to(z.dtype).dot(z).item() / len(z)
-        column = z.unsqueeze(1) if lr == 1.0 else z.unsqueeze(1) * lr
+        rooted = _rooted(layers, pairs)
+        M = _gram(rooted)  # H' P- H
+        noise = evidence.noise
+        seen = check_finite_gram(M, evidence)
+        if not noise.is_diagonal or seen > MUCH * noise.smallest:  # a matrix is not looked into
+            rooted, noise = [(a.double(), b.double()) for a, b in rooted], noise.double()
+            M = _gram(rooted)
+        expected = M.diagonal().to(evidence.innovation.dtype, copy=True)
+        lower, jitter = cholesky(noise.added_to(M), evidence)
+        innovation = evidence.innovation.to(M.dtype)
+        z = torch.cholesky_solve(innovation.unsqueeze(1), lower)
+        nis = innovation.dot(z.squeeze(1)).item() / len(z)
         delta = evidence.innovation.new_empty(evidence.jacobian.size)
-        for k, (start, a, b) in enumerate(factors):
-            place(k, column, delta.as_strided((b.shape[1], a.shape[1]), (a.shape[1], 1), start))
+        column = z if lr == 1.0 else z * lr
+        for layer, (start, a, b), (left, right) in zip(layers, factors, rooted, strict=True):
+            place = delta.as_strided((b.shape[1], a.shape[1]), (a.shape[1], 1), start)
+            _place(layer, left, right, column, place)
 
         def commit() -> None:
             for k, layer in enumerate(layers):
@@ -131,7 +140,7 @@ class Kronecker(Covariance):
                 for layer in layers:
                     _refresh(layer)
 
-        return Update(delta, nis, lambda: noise.taken_from(S).to(delta.dtype), commit, jitter)
+        return Update(delta, nis, lambda: expected, commit, jitter)
 
     def spread(self, state: State, jacobian: Jacobian) -> Spread:
         factors = jacobian.factors()
@@ -140,7 +149,7 @@ class Kronecker(Covariance):
             return Spread.of(root, root)
         rooted = _rooted(list(state["layers"].values()), [(a, b) for _, a, b in factors])
         squares = [torch.linalg.vecdot(a, a) * torch.linalg.vecdot(b, b) for a, b in rooted]
-        return Spread(torch.stack(squares).sum(0), partial(_gram, rooted, rooted))
+        return Spread(torch.stack(squares).sum(0), partial(_gram, rooted))
 
     def draw(self, state: State, normal: Tensor) -> Tensor:
         out = torch.empty_like(normal)
@@ -151,7 +160,7 @@ class Kronecker(Covariance):
 
     def variances(self, state: State) -> Tensor:
         diagonals = [
-            torch.outer(layer["outputs inverse"].diagonal(), layer["inputs inverse"].diagonal()).flatten()
+            torch.outer(_diagonal(layer["outputs root"]), _diagonal(layer["inputs root"])).flatten()
             for _, layer in _parts(state)
         ]
         return torch.cat(diagonals)
@@ -173,10 +182,6 @@ def _taken_apart(state: State, jacobian: Jacobian) -> list[Factors]:
     return found
 
 
-Place = Callable[[int, Tensor, Tensor], object]
-"""Writes a layer's part of ``P H z``: of its number, of z as a column, into rows x cols."""
-
-
 class _Batch:
     """What a batch adds to the information."""
 
@@ -186,17 +191,11 @@ class _Batch:
         prior = self.lengths[0][0] * self.lengths[0][1]  # the diagonal of H'P_0 H
         for a, b in self.lengths[1:]:
             prior.addcmul_(a, b)
-        total = prior.sum().item()
-        if not math.isfinite(total):
-            check_finite_gram(prior.diag(), evidence)
         self.weights = self.noise.inverse()
         if self.noise.is_diagonal:
-            least = HARD * torch.finfo(prior.dtype).eps * total
-            self.hard = self.noise.covariance.min().item() < least
             self.information = lr * prior.dot(self.weights).item()
-        else:  # a matrix is not looked into
-            self.hard = True
-            self.information = lr * (self.weights * _gram(pairs, pairs)).sum().item()
+        else:
+            self.information = lr * (self.weights * _gram(pairs)).sum().item()
         if not math.isfinite(self.information):
             raise NonFiniteBatch(
                 f"step {evidence.step}: the information of the batch overflows. Nothing was changed. "
@@ -229,14 +228,14 @@ def _add(factor: Tensor, left: Tensor, right: Tensor, keep: float, lr: float) ->
         part.addmm_(left[:, start:stop].T, right[:, :stop], beta=keep, alpha=lr)
 
 
-def _gram(left: Pairs, right: Pairs) -> Tensor:
-    """A sum over layers of elementwise products, N x N and symmetric: of large ones a triangle is a copy."""
-    n = left[0][0].shape[0]
+def _gram(pairs: Pairs) -> Tensor:
+    """The sum over layers of ``(a a') * (b b')``, N x N: of a large one a triangle is a copy."""
+    n = pairs[0][0].shape[0]
     if n < LARGE:
-        return _block(left, right, 0, n)
-    out = left[0][0].new_empty(n, n)
+        return _block(pairs, 0, n)
+    out = pairs[0][0].new_empty(n, n)
     for start, stop in _tiles(n):
-        out[start:stop, :stop] = _block(left, right, start, stop)
+        out[start:stop, :stop] = _block(pairs, start, stop)
         out[:start, start:stop] = out[start:stop, :start].T
     return out
 
@@ -248,65 +247,68 @@ def _tiles(n: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + size, n)
 
 
-def _block(left: Pairs, right: Pairs, start: int, stop: int) -> Tensor:
+def _block(pairs: Pairs, start: int, stop: int) -> Tensor:
     """Rows ``start`` to ``stop`` of it, and as many columns as there are up to there."""
     out: Tensor | None = None
-    for (a, b), (c, d) in zip(left, right, strict=True):
-        inner, outer = torch.mm(a[start:stop], c[:stop].T), torch.mm(b[start:stop], d[:stop].T)
+    for a, b in pairs:
+        inner, outer = torch.mm(a[start:stop], a[:stop].T), torch.mm(b[start:stop], b[:stop].T)
         out = inner.mul_(outer) if out is None else out.addcmul_(inner, outer)
     assert out is not None
     return out
 
 
-def _solve(layers: Layers, pairs: Pairs, evidence: Evidence) -> tuple[Tensor, Noise, Tensor, float, Place]:
-    """S, its noise, ``z = S^-1 innovation``, the jitter, and what places ``P H z``."""
-    half = [
-        (a @ layer["inputs inverse"], b if b.shape[1] == 1 else b @ layer["outputs inverse"])
-        for layer, (a, b) in zip(layers, pairs, strict=True)
-    ]
-    S = evidence.noise.added_to(_gram(half, pairs))
-    lower, jitter = cholesky(S, evidence)
-    z = torch.cholesky_solve(evidence.innovation.unsqueeze(1), lower).squeeze(1)
-
-    def place(k: int, z: Tensor, out: Tensor) -> None:
-        a, b = half[k]
-        torch.mm((b * z).T, a, out=out)
-
-    return S, evidence.noise, z, jitter, place
-
-
-def _solve_exactly(
-    layers: Layers, pairs: Pairs, evidence: Evidence
-) -> tuple[Tensor, Noise, Tensor, float, Place]:
-    """The same from the roots of P, in float64, for a batch that says more than float32 can hold."""
-    rooted = [(a.double(), b.double()) for a, b in _rooted(layers, pairs)]
-    noise = Noise(evidence.noise.covariance.double())
-    S = noise.added_to(_gram(rooted, rooted))
-    lower, jitter = cholesky(S, evidence)
-    z = torch.cholesky_solve(evidence.innovation.double().unsqueeze(1), lower).squeeze(1)
-
-    def place(k: int, z: Tensor, out: Tensor) -> None:
-        a, b = rooted[k]
-        out.copy_(_unrooted(layers[k], ((b * z).T @ a).to(out.dtype)))
-
-    return S, noise, z, jitter, place
-
-
 def _rooted(layers: Layers, pairs: Pairs) -> Pairs:
-    """``a U^-T`` and ``b V^-T``, with which ``H'PH`` is a Gram matrix of each; U U' is a factor of P^-1."""
+    """``a U^-1`` and ``b V^-1``, with which ``H'PH`` is a Gram matrix; U'U and V'V are P^-1's factors."""
     return [
         (
-            torch.linalg.solve_triangular(layer["inputs root"], a.T, upper=False).T,
-            torch.linalg.solve_triangular(layer["outputs root"], b.T, upper=False).T,
+            _solved(layer["inputs root"], a),
+            b if b.shape[1] == 1 else _solved(layer["outputs root"], b),  # of one output it is 1
         )
         for layer, (a, b) in zip(layers, pairs, strict=True)
     ]
 
 
+def _solved(root: Tensor, rows: Tensor, transposed: bool = False) -> Tensor:
+    """``rows U^-1``, or ``rows U^-T``: from the right, which is the faster side."""
+    out: Tensor = torch.linalg.solve_triangular(
+        root.T if transposed else root, rows, upper=not transposed, left=False
+    )
+    return out
+
+
+def _place(layer: Layer, a: Tensor, b: Tensor, z: Tensor, out: Tensor) -> None:
+    """Write a layer's part of ``P H z``, rows x cols, from ``a U^-1`` and ``b V^-1``; z is a column."""
+    rows, cols = out.shape
+    if a.dtype == out.dtype and len(z) * (rows**2 + cols**2) < rows * cols * (rows + cols):
+        a, b = _solved(layer["inputs root"], a, True), _solved(layer["outputs root"], b, True)
+        torch.mm((b * z).T, a, out=out)
+    else:
+        out.copy_(_unrooted(layer, ((b * z).T @ a).to(out.dtype)))
+
+
 def _unrooted(layer: Layer, matrix: Tensor) -> Tensor:
-    """``V^-T matrix U^-1``, rows x cols."""
-    half = torch.linalg.solve_triangular(layer["outputs root"].T, matrix, upper=True)
-    out: Tensor = torch.linalg.solve_triangular(layer["inputs root"], half, upper=False, left=False)
+    """``V^-1 matrix U^-T``, rows x cols."""
+    half = _solved(layer["inputs root"], matrix, True)
+    if len(matrix) == 1:
+        return half
+    out: Tensor = torch.linalg.solve_triangular(layer["outputs root"], half, upper=True)
+    return out
+
+
+def _diagonal(root: Tensor) -> Tensor:
+    """Of ``(U'U)^-1``."""
+    return _inverse(root).square().sum(1)
+
+
+def _inverse(root: Tensor) -> Tensor:
+    """``U^-1``, upper triangular, by halves: mostly products, which are faster than a solve."""
+    half = len(root) // 2
+    if half <= SMALL:
+        return _solved(root, torch.eye(len(root), dtype=root.dtype, device=root.device))
+    out = torch.zeros_like(root)
+    first, last = _inverse(root[:half, :half]), _inverse(root[half:, half:])
+    out[:half, :half], out[half:, half:] = first, last
+    out[:half, half:] = (first @ root[:half, half:]).neg_() @ last
     return out
 
 
@@ -320,8 +322,8 @@ def _times_root(state: State, H: Tensor) -> Tensor:
     """``R H`` with ``R'R = P``, in the place of H."""
     for part, layer in _parts(state):
         block = H[part].view(len(layer["outputs"]), len(layer["inputs"]), -1)
-        half = torch.linalg.solve_triangular(layer["inputs root"], block, upper=False)
-        whole = torch.linalg.solve_triangular(layer["outputs root"], half.flatten(1), upper=False)
+        half = torch.linalg.solve_triangular(layer["inputs root"].T, block, upper=False)
+        whole = torch.linalg.solve_triangular(layer["outputs root"].T, half.flatten(1), upper=False)
         block.copy_(whole.view_as(block))
     return H
 
@@ -347,22 +349,14 @@ def _rebalance(inputs: tuple[float, float], outputs: tuple[float, float]) -> flo
 
 
 def _invert(layer: Layer, name: str, share: float) -> tuple[float, float]:
-    """Root and inverse of ``I + share factor``; the mean logarithm of its eigenvalues, and its derivative."""
-    root = _root(layer[name], share)
-    layer[f"{name} root"].copy_(root)
-    inverse = torch.cholesky_inverse(root, out=layer[f"{name} inverse"])
-    return 2 * float(root.diagonal().log().mean()), 1 - float(inverse.diagonal().mean())
-
-
-def _root(factor: Tensor, share: float) -> Tensor:
-    """U, lower triangular, of ``U U' = I + share factor``."""
-    C = factor * share
+    """The root of ``I + share factor``; the mean logarithm of its eigenvalues, and its derivative."""
+    C = layer[name] * share
     ridge = RIDGE * torch.finfo(C.dtype).eps * float(C.trace())
     C.diagonal().add_(1 + ridge)
-    lower: Tensor
     lower, failed = torch.linalg.cholesky_ex(C)
     while failed.item():  # ends: the trace itself would be more than enough
         C.diagonal().add_(ridge)
         ridge *= 2
         lower, failed = torch.linalg.cholesky_ex(C)
-    return lower
+    layer[f"{name} root"] = lower.T
+    return 2 * float(lower.diagonal().log().mean()), 1 - float(_diagonal(lower.T).mean())
