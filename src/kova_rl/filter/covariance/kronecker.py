@@ -17,7 +17,7 @@ from kova_rl.filter.checks import check_whole
 from kova_rl.filter.covariance.base import ANY, Accepted, Covariance, Prior, Spread
 from kova_rl.filter.evidence import Evidence, Factors, Jacobian
 from kova_rl.filter.layout import Segment
-from kova_rl.filter.step import MUCH, State, Update, check_finite_gram, cholesky
+from kova_rl.filter.step import MUCH, State, Update, check_finite, cholesky_of_finite
 
 GROWTH = 2.0
 """P is refreshed early if the information has become this many times more, or less, than it was then."""
@@ -27,7 +27,7 @@ LARGE = 128
 """Samples from which on a symmetric product is worth halving."""
 WIDE = 256
 """Rows of a factor above which it is so too."""
-TILES = 4
+TILES = 2
 """Parts in which that is done."""
 SMALL = 32
 """Half of the rows up to which a triangular matrix is inverted in one piece."""
@@ -114,16 +114,15 @@ class Kronecker(Covariance):
         batch = _Batch(pairs, evidence, lr)
         rooted = _rooted(layers, pairs)
         M = _gram(rooted)  # H' P- H
-        noise = evidence.noise
-        seen = check_finite_gram(M, evidence)
-        if not noise.is_diagonal or seen > MUCH * noise.smallest:  # a matrix is not looked into
+        expected, noise = M.diagonal().clone(), evidence.noise
+        if not (noise.is_diagonal and expected.dot(batch.weights).item() <= MUCH):  # or it is NaN
+            check_finite(expected, evidence)
             rooted, noise = [(a.double(), b.double()) for a, b in rooted], noise.double()
             M = _gram(rooted)
-        expected = M.diagonal().to(evidence.innovation.dtype, copy=True)
-        lower, jitter = cholesky(noise.added_to(M), evidence)
-        innovation = evidence.innovation.to(M.dtype)
-        z = torch.cholesky_solve(innovation.unsqueeze(1), lower)
-        nis = innovation.dot(z.squeeze(1)).item() / len(z)
+        lower, jitter = cholesky_of_finite(noise.added_to(M), evidence)
+        w = torch.linalg.solve_triangular(lower, evidence.innovation.to(M.dtype).unsqueeze(1), upper=False)
+        z = torch.linalg.solve_triangular(lower.T, w, upper=True)  # S^-1 innovation
+        nis = torch.linalg.vecdot(w, w, dim=0).item() / len(w)
         delta = evidence.innovation.new_empty(evidence.jacobian.size)
         column = z if lr == 1.0 else z * lr
         for layer, (start, a, b), (left, right) in zip(layers, factors, rooted, strict=True):
@@ -308,7 +307,7 @@ def _inverse(root: Tensor) -> Tensor:
     out = torch.zeros_like(root)
     first, last = _inverse(root[:half, :half]), _inverse(root[half:, half:])
     out[:half, :half], out[half:, half:] = first, last
-    out[:half, half:] = (first @ root[:half, half:]).neg_() @ last
+    torch.mm((first @ root[:half, half:]).neg_(), last, out=out[:half, half:])
     return out
 
 
@@ -329,7 +328,7 @@ def _times_root(state: State, H: Tensor) -> Tensor:
 
 
 def _refresh(layer: Layer) -> None:
-    """P of a layer's information, as the inverses of its two factors and their roots."""
+    """P of a layer's information, as the roots of its two factors' inverses."""
     trace = float(layer["outputs"].trace())
     if not trace > 0.0:
         return
@@ -338,8 +337,9 @@ def _refresh(layer: Layer) -> None:
         _invert(layer, "inputs" if rows == 1 else "outputs", 1.0)
         return
     pi = layer["balance"] * (cols / rows) ** 0.5 * trace**-0.5
-    inputs, outputs = _invert(layer, "inputs", DAMPED * pi), _invert(layer, "outputs", DAMPED / (trace * pi))
-    layer["balance"] *= _rebalance(inputs, outputs)
+    _invert(layer, "inputs", DAMPED * pi)
+    _invert(layer, "outputs", DAMPED / (trace * pi))
+    layer["balance"] *= _rebalance(_said(layer["inputs root"]), _said(layer["outputs root"]))
 
 
 def _rebalance(inputs: tuple[float, float], outputs: tuple[float, float]) -> float:
@@ -348,8 +348,13 @@ def _rebalance(inputs: tuple[float, float], outputs: tuple[float, float]) -> flo
     return math.exp(min(2.0, max(-2.0, change)))
 
 
-def _invert(layer: Layer, name: str, share: float) -> tuple[float, float]:
-    """The root of ``I + share factor``; the mean logarithm of its eigenvalues, and its derivative."""
+def _said(root: Tensor) -> tuple[float, float]:
+    """The mean logarithm of the eigenvalues of ``U'U``, and its derivative."""
+    return 2 * float(root.diagonal().log().mean()), 1 - float(_diagonal(root).mean())
+
+
+def _invert(layer: Layer, name: str, share: float) -> None:
+    """Keep the root of ``I + share factor``."""
     C = layer[name] * share
     ridge = RIDGE * torch.finfo(C.dtype).eps * float(C.trace())
     C.diagonal().add_(1 + ridge)
@@ -359,4 +364,3 @@ def _invert(layer: Layer, name: str, share: float) -> tuple[float, float]:
         ridge *= 2
         lower, failed = torch.linalg.cholesky_ex(C)
     layer[f"{name} root"] = lower.T
-    return 2 * float(lower.diagonal().log().mean()), 1 - float(_diagonal(lower.T).mean())
