@@ -162,7 +162,7 @@ def check_finite(diagonal: Tensor, evidence: Evidence, first: int = 0) -> float:
         return trace
     bad = (~torch.isfinite(diagonal[first:])).nonzero().flatten().tolist()
     raise NonFiniteBatch(
-        f"step {evidence.step}: the gradient of {len(bad)} of {len(diagonal) - first} predictions is not finite or "
-        f"overflows (first sample: {bad[0] if bad else 'their sum'}). Nothing was changed. Normalise "
-        "the inputs of the critic, and look for a NaN in its weights."
+        f"step {evidence.step}: the gradient of {len(bad)} of {len(diagonal) - first} predictions is not "
+        f"finite or overflows (first sample: {bad[0] if bad else 'their sum'}). Nothing was changed. "
+        "Normalise the inputs of the critic, and look for a NaN in its weights."
     )

@@ -3,10 +3,10 @@ r"""P as one Kronecker product a layer: no matrix of d rows anywhere, so that it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,20 +17,20 @@ from kova_rl.filter.checks import check_whole
 from kova_rl.filter.covariance.base import ANY, Accepted, Covariance, Prior, Spread
 from kova_rl.filter.evidence import Evidence, Factors, Jacobian
 from kova_rl.filter.layout import Segment
-from kova_rl.filter.step import MUCH, State, Update, check_finite, cholesky_of_finite
+from kova_rl.filter.step import State, Update, check_finite, cholesky_of_finite
 
 GROWTH = 2.0
 """P is refreshed early if the information has become this many times more, or less, than it was then."""
 DAMPED = 0.75
 """What pays for the cross terms of a damped product; measured, so that the error bars are right."""
+HARD = 32
+"""Units of rounding of variances that the noise must exceed."""
 LARGE = 128
 """Samples from which on a symmetric product is worth halving."""
 WIDE = 256
 """Rows of a factor above which it is so too."""
 TILES = 2
 """Parts in which that is done."""
-SMALL = 32
-"""Half of the rows up to which a triangular matrix is inverted in one piece."""
 SAMPLES = 64
 """Rows of a batch that are enough for a mean over many batches, where the layer is not exact anyhow."""
 RIDGE = 16
@@ -40,8 +40,8 @@ ROUNDING = 1e-4
 """Share of a layer's gradients that may be left when they are taken for products."""
 
 Layer = dict[str, Any]
-Layers = list[Layer]
-Pairs = list[tuple[Tensor, Tensor]]
+Pair = tuple[Tensor, Tensor]
+Pairs = list[Pair]
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,8 @@ class Kronecker(Covariance):
             for name, size in (("inputs", segment.cols), ("outputs", segment.rows)):
                 kept[name] = torch.zeros(size, size, dtype=like.dtype, device=like.device)
                 kept[f"{name} root"] = torch.eye(size, dtype=like.dtype, device=like.device)
+                if segment.rows > 1 and segment.cols > 1:
+                    kept[f"{name} inverse"] = torch.eye(size, dtype=like.dtype, device=like.device)
             return kept
 
         layers = {str(segment.start): layer(segment) for segment in segments}
@@ -112,22 +114,20 @@ class Kronecker(Covariance):
             )
         layers, pairs = list(state["layers"].values()), [(a, b) for _, a, b in factors]
         batch = _Batch(pairs, evidence, lr)
-        rooted = _rooted(layers, pairs)
-        M = _gram(rooted)  # H' P- H
+        sides = [_sides(layer, pair, batch.plain) for layer, pair in zip(layers, pairs, strict=True)]
+        M = _gram(sides)  # H' P- H
         expected, noise = M.diagonal().clone(), evidence.noise
-        if not (noise.is_diagonal and expected.dot(batch.weights).item() <= MUCH):  # or it is NaN
-            check_finite(expected, evidence)
-            rooted, noise = [(a.double(), b.double()) for a, b in rooted], noise.double()
-            M = _gram(rooted)
+        if not (batch.plain or batch.fits(expected)):
+            sides, noise = [side.double() for side in sides], noise.double()
+            M = _gram(sides)
         lower, jitter = cholesky_of_finite(noise.added_to(M), evidence)
         w = torch.linalg.solve_triangular(lower, evidence.innovation.to(M.dtype).unsqueeze(1), upper=False)
         z = torch.linalg.solve_triangular(lower.T, w, upper=True)  # S^-1 innovation
         nis = torch.linalg.vecdot(w, w, dim=0).item() / len(w)
         delta = evidence.innovation.new_empty(evidence.jacobian.size)
         column = z if lr == 1.0 else z * lr
-        for layer, (start, a, b), (left, right) in zip(layers, factors, rooted, strict=True):
-            place = delta.as_strided((b.shape[1], a.shape[1]), (a.shape[1], 1), start)
-            _place(layer, left, right, column, place)
+        for layer, (start, a, b), side in zip(layers, factors, sides, strict=True):
+            side.place(layer, column, delta.as_strided((b.shape[1], a.shape[1]), (a.shape[1], 1), start))
 
         def commit() -> None:
             for k, layer in enumerate(layers):
@@ -146,9 +146,10 @@ class Kronecker(Covariance):
         if factors is None:  # P is what it is, for any H
             root = _times_root(state, jacobian.dense())
             return Spread.of(root, root)
-        rooted = _rooted(list(state["layers"].values()), [(a, b) for _, a, b in factors])
-        squares = [torch.linalg.vecdot(a, a) * torch.linalg.vecdot(b, b) for a, b in rooted]
-        return Spread(torch.stack(squares).sum(0), partial(_gram, rooted))
+        layers = state["layers"].values()
+        sides = [_sides(layer, (a, b), False) for layer, (_, a, b) in zip(layers, factors, strict=True)]
+        squares = [torch.linalg.vecdot(a, a) * torch.linalg.vecdot(b, b) for a, b in (s.left for s in sides)]
+        return Spread(torch.stack(squares).sum(0), partial(_gram, sides))
 
     def draw(self, state: State, normal: Tensor) -> Tensor:
         out = torch.empty_like(normal)
@@ -159,7 +160,7 @@ class Kronecker(Covariance):
 
     def variances(self, state: State) -> Tensor:
         diagonals = [
-            torch.outer(_diagonal(layer["outputs root"]), _diagonal(layer["inputs root"])).flatten()
+            torch.outer(_diagonal(layer, "outputs"), _diagonal(layer, "inputs")).flatten()
             for _, layer in _parts(state)
         ]
         return torch.cat(diagonals)
@@ -192,14 +193,23 @@ class _Batch:
             prior.addcmul_(a, b)
         self.weights = self.noise.inverse()
         if self.noise.is_diagonal:
-            self.information = lr * prior.dot(self.weights).item()
+            total = prior.dot(self.weights).item()
         else:
-            self.information = lr * (self.weights * _gram(pairs)).sum().item()
-        if not math.isfinite(self.information):
+            total = (self.weights * _gram([_Sides(pair, pair) for pair in pairs])).sum().item()
+        if not math.isfinite(total):
+            check_finite(prior, evidence)
             raise NonFiniteBatch(
                 f"step {evidence.step}: the information of the batch overflows. Nothing was changed. "
                 "Normalise the inputs of the critic, or take a larger observation noise."
             )
+        self.information = lr * total
+        self._most = 1 / (HARD * torch.finfo(prior.dtype).eps)
+        self.plain = self.noise.is_diagonal and total < self._most
+
+    def fits(self, variances: Tensor) -> bool:
+        """Whether rounding in units of these variances of predictions is little beside the noise."""
+        # A noise that is a matrix is not looked into.
+        return self.noise.is_diagonal and variances.dot(self.weights).item() < self._most
 
     def add_to(self, layer: Layer, k: int, keep: float) -> None:
         """Leak the two partial traces of a layer, and add those of the batch."""
@@ -227,14 +237,47 @@ def _add(factor: Tensor, left: Tensor, right: Tensor, keep: float, lr: float) ->
         part.addmm_(left[:, start:stop].T, right[:, :stop], beta=keep, alpha=lr)
 
 
-def _gram(pairs: Pairs) -> Tensor:
-    """The sum over layers of ``(a a') * (b b')``, N x N: of a large one a triangle is a copy."""
-    n = pairs[0][0].shape[0]
+class _Sides(NamedTuple):
+    """A layer's share of ``H'PH`` is ``(a c') * (b d')``, of a left pair a, b and a right one c, d."""
+
+    left: Pair
+    right: Pair
+
+    def double(self) -> _Sides:
+        pair = self.left[0].double(), self.left[1].double()
+        return _Sides(pair, pair)
+
+    def place(self, layer: Layer, z: Tensor, out: Tensor) -> None:
+        """Write the layer's part of ``P H z``, rows x cols; z is a column."""
+        (a, b), (rows, cols) = self.left, out.shape
+        halved = self.left is not self.right
+        if not halved and a.dtype == out.dtype and len(z) * (rows**2 + cols**2) < rows * cols * (rows + cols):
+            a, b = _solved(layer["inputs root"], a, True), _solved(layer["outputs root"], b, True)
+            halved = True
+        if halved:
+            torch.mm((b * z).T, a, out=out)
+        else:
+            out.copy_(_unrooted(layer, ((b * z).T @ a).to(out.dtype)))
+
+
+def _sides(layer: Layer, pair: Pair, plain: bool) -> _Sides:
+    """``a M_A, b M_B`` and a, b if that is exact enough and they are kept; else ``a U^-1, b V^-1`` twice."""
+    a, b = pair
+    if plain and "inputs inverse" in layer:
+        return _Sides((a @ layer["inputs inverse"], b @ layer["outputs inverse"]), pair)
+    # Of one output the root is 1.
+    rooted = _solved(layer["inputs root"], a), b if b.shape[1] == 1 else _solved(layer["outputs root"], b)
+    return _Sides(rooted, rooted)
+
+
+def _gram(sides: list[_Sides]) -> Tensor:
+    """The sum over layers, N x N and symmetric: of a large one a triangle is a copy."""
+    n = sides[0].left[0].shape[0]
     if n < LARGE:
-        return _block(pairs, 0, n)
-    out = pairs[0][0].new_empty(n, n)
+        return _block(sides, 0, n)
+    out = sides[0].left[0].new_empty(n, n)
     for start, stop in _tiles(n):
-        out[start:stop, :stop] = _block(pairs, start, stop)
+        out[start:stop, :stop] = _block(sides, start, stop)
         out[:start, start:stop] = out[start:stop, :start].T
     return out
 
@@ -246,25 +289,14 @@ def _tiles(n: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + size, n)
 
 
-def _block(pairs: Pairs, start: int, stop: int) -> Tensor:
+def _block(sides: list[_Sides], start: int, stop: int) -> Tensor:
     """Rows ``start`` to ``stop`` of it, and as many columns as there are up to there."""
     out: Tensor | None = None
-    for a, b in pairs:
-        inner, outer = torch.mm(a[start:stop], a[:stop].T), torch.mm(b[start:stop], b[:stop].T)
+    for (a, b), (c, d) in sides:
+        inner, outer = torch.mm(a[start:stop], c[:stop].T), torch.mm(b[start:stop], d[:stop].T)
         out = inner.mul_(outer) if out is None else out.addcmul_(inner, outer)
     assert out is not None
     return out
-
-
-def _rooted(layers: Layers, pairs: Pairs) -> Pairs:
-    """``a U^-1`` and ``b V^-1``, with which ``H'PH`` is a Gram matrix; U'U and V'V are P^-1's factors."""
-    return [
-        (
-            _solved(layer["inputs root"], a),
-            b if b.shape[1] == 1 else _solved(layer["outputs root"], b),  # of one output it is 1
-        )
-        for layer, (a, b) in zip(layers, pairs, strict=True)
-    ]
 
 
 def _solved(root: Tensor, rows: Tensor, transposed: bool = False) -> Tensor:
@@ -273,16 +305,6 @@ def _solved(root: Tensor, rows: Tensor, transposed: bool = False) -> Tensor:
         root.T if transposed else root, rows, upper=not transposed, left=False
     )
     return out
-
-
-def _place(layer: Layer, a: Tensor, b: Tensor, z: Tensor, out: Tensor) -> None:
-    """Write a layer's part of ``P H z``, rows x cols, from ``a U^-1`` and ``b V^-1``; z is a column."""
-    rows, cols = out.shape
-    if a.dtype == out.dtype and len(z) * (rows**2 + cols**2) < rows * cols * (rows + cols):
-        a, b = _solved(layer["inputs root"], a, True), _solved(layer["outputs root"], b, True)
-        torch.mm((b * z).T, a, out=out)
-    else:
-        out.copy_(_unrooted(layer, ((b * z).T @ a).to(out.dtype)))
 
 
 def _unrooted(layer: Layer, matrix: Tensor) -> Tensor:
@@ -294,21 +316,12 @@ def _unrooted(layer: Layer, matrix: Tensor) -> Tensor:
     return out
 
 
-def _diagonal(root: Tensor) -> Tensor:
-    """Of ``(U'U)^-1``."""
-    return _inverse(root).square().sum(1)
-
-
-def _inverse(root: Tensor) -> Tensor:
-    """``U^-1``, upper triangular, by halves: mostly products, which are faster than a solve."""
-    half = len(root) // 2
-    if half <= SMALL:
-        return _solved(root, torch.eye(len(root), dtype=root.dtype, device=root.device))
-    out = torch.zeros_like(root)
-    first, last = _inverse(root[:half, :half]), _inverse(root[half:, half:])
-    out[:half, :half], out[half:, half:] = first, last
-    torch.mm((first @ root[:half, half:]).neg_(), last, out=out[:half, half:])
-    return out
+def _diagonal(layer: Layer, name: str) -> Tensor:
+    """Of the inverse of a factor."""
+    inverse: Tensor | None = layer.get(f"{name} inverse")
+    if inverse is None:
+        inverse = torch.cholesky_inverse(layer[f"{name} root"], upper=True)
+    return inverse.diagonal()
 
 
 def _parts(state: State) -> Iterator[tuple[slice, Layer]]:
@@ -334,12 +347,12 @@ def _refresh(layer: Layer) -> None:
         return
     cols, rows = len(layer["inputs"]), len(layer["outputs"])
     if rows == 1 or cols == 1:  # then the other factor is the information itself
-        _invert(layer, "inputs" if rows == 1 else "outputs", 1.0)
+        name = "inputs" if rows == 1 else "outputs"
+        layer[f"{name} root"] = _root(layer[name], 1.0)
         return
     pi = layer["balance"] * (cols / rows) ** 0.5 * trace**-0.5
-    _invert(layer, "inputs", DAMPED * pi)
-    _invert(layer, "outputs", DAMPED / (trace * pi))
-    layer["balance"] *= _rebalance(_said(layer["inputs root"]), _said(layer["outputs root"]))
+    inputs, outputs = _invert(layer, "inputs", DAMPED * pi), _invert(layer, "outputs", DAMPED / (trace * pi))
+    layer["balance"] *= _rebalance(inputs, outputs)
 
 
 def _rebalance(inputs: tuple[float, float], outputs: tuple[float, float]) -> float:
@@ -348,14 +361,16 @@ def _rebalance(inputs: tuple[float, float], outputs: tuple[float, float]) -> flo
     return math.exp(min(2.0, max(-2.0, change)))
 
 
-def _said(root: Tensor) -> tuple[float, float]:
-    """The mean logarithm of the eigenvalues of ``U'U``, and its derivative."""
-    return 2 * float(root.diagonal().log().mean()), 1 - float(_diagonal(root).mean())
+def _invert(layer: Layer, name: str, share: float) -> tuple[float, float]:
+    """Root and inverse of ``I + share factor``; the mean logarithm of its eigenvalues, and its derivative."""
+    root = layer[f"{name} root"] = _root(layer[name], share)
+    inverse = layer[f"{name} inverse"] = torch.cholesky_inverse(root, upper=True).T  # so it is contiguous
+    return 2 * float(root.diagonal().log().mean()), 1 - float(inverse.diagonal().mean())
 
 
-def _invert(layer: Layer, name: str, share: float) -> None:
-    """Keep the root of ``I + share factor``."""
-    C = layer[name] * share
+def _root(factor: Tensor, share: float) -> Tensor:
+    """U, upper triangular, of ``U'U = I + share factor``."""
+    C = factor * share
     ridge = RIDGE * torch.finfo(C.dtype).eps * float(C.trace())
     C.diagonal().add_(1 + ridge)
     lower, failed = torch.linalg.cholesky_ex(C)
@@ -363,4 +378,5 @@ def _invert(layer: Layer, name: str, share: float) -> None:
         C.diagonal().add_(ridge)
         ridge *= 2
         lower, failed = torch.linalg.cholesky_ex(C)
-    layer[f"{name} root"] = lower.T
+    root: Tensor = lower.T
+    return root
