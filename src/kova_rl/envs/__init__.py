@@ -4,7 +4,7 @@
 ``kova/Maze4-v0``                the 4x4 maze of the motivating example (Fig. 1)
 ``kova/Maze10-v0``               the 10x10 maze (Fig. 2)
 ``kova/Maze-v0``                 your own (``maze="11\\n01"``), or a random one (``size=``, ``layout_seed=``)
-``kova/ChangingHopper-v0``       ``Hopper-v5``, whose gravity rises (needs MuJoCo)
+``kova/ChangingHopper-v0``       ``Hopper-v5``, whose floor becomes slippery (needs MuJoCo)
 ``kova/ChangingHalfCheetah-v0``  ``HalfCheetah-v5``, whose motors weaken (needs MuJoCo)
 ===============================  ==========================================================================
 
@@ -30,7 +30,7 @@ for _name, _kwargs in (("Maze4", {"maze": MAZE4}), ("Maze10", {"maze": MAZE10}),
     if f"kova/{_name}-v0" not in gymnasium.registry:
         gymnasium.register(id=f"kova/{_name}-v0", entry_point=_ENTRY, kwargs=_kwargs)
 
-for _task, _change in (("Hopper", {"gravity": 1.5}), ("HalfCheetah", {"motors": 0.5})):
+for _task, _change in (("Hopper", {"friction": 0.1}), ("HalfCheetah", {"motors": 0.5})):
     if f"kova/Changing{_task}-v0" not in gymnasium.registry:
         gymnasium.register(
             id=f"kova/Changing{_task}-v0",

@@ -24,7 +24,7 @@ class Reproduce:
     evening; paper is the original protocol. The same command again makes only what is not finished.
 
     fig1 and fig2 are mazes, and why asks what decides fig2 (not in the paper); fig3, ablation, times and grid
-    are sweeps on MuJoCo, which also get one page, report.html.
+    are sweeps on MuJoCo, which also get one page, report.html, as do control and changing (not in the paper).
 
     examples:
       kova reproduce --list
@@ -34,7 +34,7 @@ class Reproduce:
     """
 
     figure: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="FIGURE")] = None
-    """fig1, fig2, why, fig3, ablation, times, grid or calibration."""
+    """fig1, fig2, why, fig3, control, changing, ablation, times, grid or calibration."""
     scale: Annotated[str, tyro.conf.arg(metavar="{smoke,desk,paper}")] = "smoke"
     """How many runs, seeds and steps; --list has them."""
     seeds: Count = None

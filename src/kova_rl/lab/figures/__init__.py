@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
+from kova_rl.lab.figures.changing import CHANGING
 from kova_rl.lab.figures.fig1 import FIG1
 from kova_rl.lab.figures.fig2 import FIG2
 from kova_rl.lab.figures.sweeps import ABLATION, CONTROL, FIG3, GRID, TIMES
@@ -48,7 +49,7 @@ class Figure(Protocol):
 
 
 FIGURES: dict[str, Figure] = {
-    figure.name: figure for figure in (FIG1, FIG2, WHY, FIG3, CONTROL, ABLATION, TIMES, GRID)
+    figure.name: figure for figure in (FIG1, FIG2, WHY, FIG3, CONTROL, CHANGING, ABLATION, TIMES, GRID)
 }
 
 
