@@ -97,7 +97,7 @@ def test_the_command_prints_and_writes_it_and_again_from_a_packed_file(
     pytest.importorskip("mujoco")
     cli.main(["reproduce", "changing", "--scale", "smoke", "--out", str(tmp_path)])
     assert "When the world changes" in capsys.readouterr().out
-    found = list(csv.DictReader((tmp_path / "changing.csv").open()))
+    found = list(csv.DictReader((tmp_path / "changing.csv").read_text().splitlines()))
     assert [(row["environment"], row["critic"], row["change"]) for row in found] == [
         (f"kova/Changing{task}-v0", critic, "3000")
         for task in ("HalfCheetah", "Hopper")
