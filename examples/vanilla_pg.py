@@ -1,7 +1,8 @@
 """The vanilla policy gradient with a fitted critic: `python examples/vanilla_pg.py`, or with `--critic adam`.
 
 One step of the policy a rollout, and a critic that goes through the rollout until it has fitted it: where a
-better critic should show. A2C of Stable-Baselines3 has the policy's step, and the critic's loop is set beside it.
+better critic should show. A2C of Stable-Baselines3 has the policy's step, and the critic's loop is
+set beside it.
 """
 
 from __future__ import annotations
