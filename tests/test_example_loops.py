@@ -15,6 +15,7 @@ from tests.test_examples import EXAMPLES, example
 TWINS = {
     "ppo_continuous": ["--steps", "512", "--envs", "2", "--horizon", "128", "--epochs", "2"],
     "fitted_value": ["--episodes", "3", "--epochs", "2"],
+    "vanilla_pg": ["--env", "Pendulum-v1", "--steps", "512", "--envs", "2", "--adam-passes", "2"],
 }
 
 
@@ -47,6 +48,14 @@ def test_continuous_ppo_learns(critic: str) -> None:
     """A random policy of Pendulum has about -1,200 an episode."""
     module = example("ppo_continuous")
     assert module.main(module.Args(critic=critic, steps=60_000)) > -900
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("critic", ["adam", "kova"])
+def test_the_vanilla_policy_gradient_learns(critic: str) -> None:
+    """A random policy of CartPole has 22."""
+    module = example("vanilla_pg")
+    assert module.main(module.Args(env="CartPole-v1", critic=critic, steps=20_000, adam_passes=5)) > 45
 
 
 @pytest.mark.slow
