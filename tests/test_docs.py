@@ -18,7 +18,7 @@ ELSEWHERE = {
 }
 """Pages whose code is not run here, and why."""
 SLOW = {"policy-evaluation.md": "walks, rolls out and compares with many seeds: minutes"}
-NEEDS = {"torchrl.md": "torchrl"}
+NEEDS = {"torchrl.md": "torchrl", "skrl.md": "skrl"}
 
 
 def blocks(path: Path) -> list[str]:

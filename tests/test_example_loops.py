@@ -7,8 +7,10 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 
 from tests.test_examples import EXAMPLES, example
 
@@ -59,6 +61,38 @@ def test_torchrls_ppo_runs_with_either_critic(capsys: pytest.CaptureFixture[str]
     printed = capsys.readouterr().out
     assert printed.count("processor seconds") == 2
     assert re.search(r"value of the first state: -\d+\.\d\d \+- \d+\.\d\d", printed)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # skrl has warnings of its own
+def test_skrls_ppo_runs_with_either_critic(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("skrl")
+    module = example("skrl_ppo")
+    for critic in ("adam", "kova"):
+        args = module.Args(critic=critic, steps=500, envs=2, horizon=128, epochs=2, batches=4)
+        assert -2_000 < module.main(args) < -100
+    printed = capsys.readouterr().out
+    assert printed.count("processor seconds") == 2
+    assert re.search(r"value of the first state: -?\d+\.\d\d \+- \d+\.\d\d", printed)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_skrls_adam_keeps_off_the_filtered_value(tmp_path: Path) -> None:
+    """The optimizer of the agent has the policy alone, and the filter is in what skrl saves."""
+    pytest.importorskip("skrl")
+    module = example("skrl_ppo")
+    agent = module.make(module.Args(envs=1, horizon=8))[1]
+    theirs = {id(p) for group in agent.optimizer.param_groups for p in group["params"]}
+    assert theirs == {id(p) for p in agent.policy.parameters()}
+    assert not theirs & {id(p) for p in agent.value.parameters()}
+    agent.save(str(tmp_path / "agent.pt"))
+    seen, one = torch.ones(1, 3), torch.ones(1)
+    agent.critic.step(lambda: agent.value.net(seen).squeeze(-1), one, ratio=one)
+    moved = agent.critic.variances()
+    agent.load(str(tmp_path / "agent.pt"))
+    assert not torch.equal(agent.critic.variances(), moved)
+    assert (agent.critic.variances() == 1.0).all(), "the prior again"
 
 
 def test_discrete_actions_are_refused() -> None:
