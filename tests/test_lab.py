@@ -271,6 +271,13 @@ class TestStudy:
     def test_the_default_is_one_of_them(self) -> None:
         assert dict(study.configurations())[study.DEFAULTS[0]].table() == Filtered().table()
 
+    def test_of_some_structures(self, tmp_path: Path) -> None:
+        some = [label for label, _ in study.configurations(["kronecker"]) if study.is_tracked(label)]
+        assert some == [label for label, _ in study.configurations() if label.startswith("Kronecker")]
+        with pytest.raises(SystemExit):
+            cli.main(["study", "--structures", "kroneker", "--out", str(tmp_path)])
+        assert not list(tmp_path.iterdir())
+
     def test_ranks(self) -> None:
         columns = {
             "maze4": {"a": [0.9, 0.7], "b": [0.5, 0.5], "c": [0.1, 0.1]},
@@ -285,7 +292,7 @@ class TestStudy:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         few = [pair for pair in study.configurations() if pair[0] in FEW]
-        monkeypatch.setattr(study, "configurations", lambda: iter(few))
+        monkeypatch.setattr(study, "configurations", lambda structures=(): iter(few))
         monkeypatch.setattr(study, "SCALES", {"smoke": study.Size(60, 200, 1, 2, 60, 1)})
         monkeypatch.setattr(study, "TASKS", (("boyan", "on-policy"),))
         cli.main(["study", "--out", str(tmp_path)])

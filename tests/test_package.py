@@ -143,6 +143,16 @@ def test_the_command_line_explains_itself(capsys: pytest.CaptureFixture[str]) ->
     )
 
 
+NAMES = [each.__metadata__[0].name for each in cli.Command.__args__]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_help_of_a_command_is_in_words(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        cli.main([name, "--help"])
+    assert "None}" not in capsys.readouterr().out, "an option's type leaks"
+
+
 def test_the_demo_makes_a_table_and_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["demo", "--out", str(tmp_path / "new"), "--seeds", "1", "--steps", "150"])
     printed = capsys.readouterr().out

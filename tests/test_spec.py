@@ -14,7 +14,7 @@ from kova_rl.lab import spec
 from kova_rl.lab.commands.train import Train
 from kova_rl.lab.sweep.grid import expand
 from kova_rl.lab.training.config import RunConfig
-from kova_rl.lab.training.critic import kova_of
+from kova_rl.lab.training.critic import arguments
 from tests import members
 from tests.runs import PPO
 
@@ -64,19 +64,22 @@ def of(**changes: Any) -> RunConfig:
 )
 def test_any_field_of_any_strategy_can_be_set(changes: dict[str, Any], expected: Any) -> None:
     config = of(**changes)
-    built = kova_of(config)
-    assert built is not None
+    built = arguments(config)["kova"]
     if expected is not None:
         assert expected in built.values()
     back = RunConfig.of(config.flat())
     assert back.name == config.name != of().name
-    assert kova_of(back) == built
+    assert arguments(back)["kova"] == built
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"observation": {"kind": "robst"}}, "did you mean robust"),
+        ({"loop": {"value_pases": 3}}, "did you mean value_passes"),
+        ({"loop": {"value_passes": 0}}, "loop: value_passes must be a whole number"),
+        ({"loop": {"value_lr": 1e-3}}, "loop.value_lr is a rate of Adam's"),
+        ({"algorithm": "sac", "loop": {"value_passes": 3}}, "loop belongs to a2c, ppo, trpo, got sac"),
         ({"observation": {"kind": "robust", "decy": 0.9}}, "did you mean decay"),
         ({"observation": {"kind": "batch-size", "c": 1}}, "batch-size has no settings, got 'c'"),
         ({"observation": {"kind": "robust", "base": "adptive"}}, "did you mean adaptive"),
@@ -133,3 +136,18 @@ def test_the_algorithms_are_those_of_the_package() -> None:
             noises = {spec.hyphened(type(kova.observation).__name__) for kova in filters}
             assert noises == {algorithm.noise or "adaptive"}, name
             assert model.replayed == algorithm.replayed
+
+
+def test_the_loop_of_a_critic_is_a_setting_of_a_run_and_of_its_name() -> None:
+    """Of Adam and of the filter alike; how often a filter goes through a rollout is written out."""
+    adam = {"critic": "adam", "loop.value_lr": 1e-3, "loop.value_passes": 20}
+    assert arguments(of(**adam)) == {"kova": None, "value": {"value_lr": 1e-3, "value_passes": 20}}
+    assert arguments(of(critic="adam")) == {"kova": None}
+    thrice = of(loop={"value_passes": 3, "recompute": "each"})
+    assert arguments(thrice)["kova"]["value_passes"] == 3
+    assert len({of().name, thrice.name, of(critic="adam").name, of(**adam).name}) == 4
+    assert of().flat()["loop.value_passes"] == 1
+    assert of(loop={"value_passes": 1}).name == of().name
+    assert "loop.value_passes" not in of(critic="memoryless").flat(), "as often as its host does"
+    given = Train("ppo", "CartPole-v1", loop=("value_passes=3", "recompute=each"), preset="none")
+    assert given.config().loop == {"value_passes": 3, "recompute": "each"}

@@ -22,20 +22,22 @@ class Algorithm:
     """The observation noise that it has by itself, in :mod:`kova_rl.lab.spec`'s words; None is Kova's."""
     replayed: bool = False
     """Whether it learns from a replay buffer."""
+    loops: bool = False
+    """Whether its critic has a loop of its own through each rollout."""
     filtered: bool = True
     """Whether its critic can be filtered."""
 
 
 SB3, CONTRIB = "stable_baselines3", "sb3_contrib"
 ALGORITHMS = {
-    "a2c": Algorithm("KovaA2C", SB3, "max-ratio"),
+    "a2c": Algorithm("KovaA2C", SB3, "max-ratio", loops=True),
     "acktr": Algorithm("ACKTR", None, filtered=False),
     "ddpg": Algorithm("KovaDDPG", SB3, replayed=True),
     "dqn": Algorithm("KovaDQN", SB3, replayed=True),
-    "ppo": Algorithm("KovaPPO", SB3, "max-ratio"),
+    "ppo": Algorithm("KovaPPO", SB3, "max-ratio", loops=True),
     "sac": Algorithm("KovaSAC", SB3, replayed=True),
     "td3": Algorithm("KovaTD3", SB3, replayed=True),
-    "trpo": Algorithm("KovaTRPO", CONTRIB, "max-ratio"),
+    "trpo": Algorithm("KovaTRPO", CONTRIB, "max-ratio", loops=True),
 }
 """By the name that ``kova train`` takes."""
 FOREIGN = dict.fromkeys(("ARS", "CrossQ", "QRDQN", "TQC"), CONTRIB)

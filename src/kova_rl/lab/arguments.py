@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
-__all__ = ["Count", "NoPath", "Number", "Real", "Sizes", "Switch", "Whole"]
+__all__ = ["Count", "NoName", "NoPath", "Number", "Real", "Sizes", "Switch", "Whole"]
 
 
 def _number(text: str) -> float:
@@ -60,6 +60,19 @@ _SIZES: Any = PrimitiveConstructorSpec(
     is_instance=lambda value: value is None or isinstance(value, tuple),
     str_from_instance=lambda value: list(map(str, value or ())),
 )
+
+
+def _word(kind: type, metavar: str) -> Any:
+    """One word, or nothing."""
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=metavar,
+        instance_from_str=lambda words: kind(words[0]),
+        is_instance=lambda value: value is None or isinstance(value, kind),
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
 _OPEN = tyro.conf.arg(help_behavior_hint="")
 """No default in the help, which says in words what None means."""
 
@@ -67,6 +80,7 @@ Whole = Annotated[int, _spec(_whole, "INT")]
 Real = Annotated[float, _spec(_number, "NUMBER")]
 Count = Annotated[int | None, _spec(_whole, "INT"), _OPEN]
 Number = Annotated[float | None, _spec(_number, "NUMBER"), _OPEN]
-NoPath = Annotated[Path | None, _OPEN]
+NoPath = Annotated[Path | None, _word(Path, "PATH"), _OPEN]
+NoName = Annotated[str | None, _word(str, "NAME"), _OPEN]
 Switch = Annotated[bool | None, _spec(_switch, "{True,False}"), _OPEN]
 Sizes = Annotated[tuple[int, ...] | None, _SIZES, _OPEN]

@@ -21,7 +21,7 @@ from kova_rl.filter.covariance.base import FanIn, Prior
 from kova_rl.filter.covariance.isotropic import Isotropic
 from kova_rl.lab.names import check_name
 
-__all__ = ["KIND", "STRATEGIES", "build", "flatten", "kinds", "settings", "table", "unflatten"]
+__all__ = ["KIND", "STRATEGIES", "build", "flatten", "hyphened", "kinds", "settings", "table", "unflatten"]
 
 KIND = "kind"
 """The key of a table that names the class; it may be all there is, as in ``observation = "robust"``."""

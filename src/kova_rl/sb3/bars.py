@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from torch import Tensor
 
 from kova_rl.head import Stream
-from kova_rl.sb3.collected import Cuts, by_env, tensors
+from kova_rl.sb3.collected import Cuts, by_env, ratio_of, tensors
 
 __all__ = ["LATEST", "Replayed", "replayed", "rolled_out"]
 
@@ -34,9 +34,7 @@ def rolled_out(model: OnPolicyAlgorithm, features: Callable[[Any], Tensor], cuts
     if steps < 2:
         return None
     flat = buffer.generator_ready  # the host has put one environment after the other
-    stored = (buffer.observations, buffer.actions, buffer.log_probs)
-    obs, actions, old = (by_env(x, steps, flat) for x in stored)
-    seen = tensors(obs, model.device)
+    seen = tensors(by_env(buffer.observations, steps, flat), model.device)
     last = model._last_obs if buffer.full else None
     found = features(seen).reshape(envs, steps, -1)
     after, ends = found.roll(-1, 1), np.roll(buffer.episode_starts[:steps], -1, 0)
@@ -46,7 +44,7 @@ def rolled_out(model: OnPolicyAlgorithm, features: Callable[[Any], Tensor], cuts
         ends[-1] = model._last_episode_starts
     over = torch.as_tensor(ends.T.copy(), device=after.device).bool().flatten()
     rewards = torch.as_tensor(buffer.rewards[:steps].T.copy(), device=after.device).double().flatten()
-    ratio = _ratio(model, seen, actions, old)
+    ratio = ratio_of(model, seen, steps).double().clamp(max=LARGEST_RATIO)
     borders = over.reshape(envs, steps).clone()
     borders[:, -1] = True
     cut = torch.as_tensor(cuts.mask(steps, envs).T.copy(), device=after.device)
@@ -60,16 +58,6 @@ def rolled_out(model: OnPolicyAlgorithm, features: Callable[[Any], Tensor], cuts
     columns = (found.flatten(0, 1), after.flatten(0, 1), rewards, discounts, borders.flatten(), ratio)
     before, next_, reward, discount, border, weight = (x[rows] for x in columns)
     return Stream(before, next_, reward, discount, border, weight, torch.ones_like(reward))
-
-
-def _ratio(model: OnPolicyAlgorithm, obs: Any, actions: Any, old: Any) -> Tensor:
-    """Of the policy as it is to the one that acted."""
-    given = torch.as_tensor(actions, device=model.device)
-    if model.action_space.shape == ():
-        given = given.long().flatten()
-    _, now, _ = model.policy.evaluate_actions(obs, given)
-    then = torch.as_tensor(old, device=model.device).flatten()
-    return (now.flatten() - then).double().clamp(-80, 80).exp().clamp(max=LARGEST_RATIO)
 
 
 class Replayed:

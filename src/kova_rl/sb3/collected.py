@@ -88,18 +88,17 @@ def observations_of(model: OnPolicyAlgorithm) -> Any:
     return tensors(flat, model.device)
 
 
-def actions_of(model: OnPolicyAlgorithm) -> Tensor:
-    """What was done at each step, flat, as a distribution takes it."""
+def actions_of(model: OnPolicyAlgorithm, steps: int | None = None) -> Tensor:
+    """What was done at each step, or at so many, flat, as a distribution takes it."""
     buffer: Any = model.rollout_buffer
-    found: Tensor = tensors(
-        by_env(buffer.actions, buffer.buffer_size, buffer.generator_ready).astype(np.float32), model.device
-    )
+    rows = by_env(buffer.actions, steps or buffer.buffer_size, buffer.generator_ready)
+    found: Tensor = tensors(rows.astype(np.float32), model.device)
     return found.long().flatten() if isinstance(model.action_space, spaces.Discrete) else found
 
 
 @torch.no_grad()
-def ratio_of(model: OnPolicyAlgorithm, observations: Any) -> Tensor:
-    """Of the policy as it is to the one that acted, at each step, flat."""
+def ratio_of(model: OnPolicyAlgorithm, observations: Any, steps: int | None = None) -> Tensor:
+    """Of the policy as it is to the one that acted, at each step, or at so many, flat."""
     buffer: Any = model.rollout_buffer
     policy: Any = model.policy
 
@@ -107,9 +106,9 @@ def ratio_of(model: OnPolicyAlgorithm, observations: Any) -> Tensor:
         found: Tensor = policy.get_distribution(obs).log_prob(chosen)
         return found
 
-    old = tensors(by_env(buffer.log_probs, buffer.buffer_size, buffer.generator_ready), model.device)
-    now = in_chunks(log_probs, observations, actions_of(model))
-    ratio: Tensor = (now - old.flatten()).clamp(-80, 80).exp()  # finite in float32
+    old = by_env(buffer.log_probs, steps or buffer.buffer_size, buffer.generator_ready)
+    now = in_chunks(log_probs, observations, actions_of(model, steps))
+    ratio: Tensor = (now - tensors(old, model.device).flatten()).clamp(-80, 80).exp()  # finite in float32
     return ratio
 
 

@@ -29,12 +29,9 @@ from kova_rl.sb3.collected import Cuts, ratio_of
 from kova_rl.sb3.critic import FilteredCritic, last_linear, release, solved_head
 from kova_rl.sb3.guard import check_rollout
 from kova_rl.sb3.value_modules import shares_weights, value_modules
-from kova_rl.value_loop import Learner, ValueLoop
+from kova_rl.value_loop import PASSES, Learner, ValueLoop
 
 __all__ = ["FilteredValue"]
-
-PASSES = 1
-"""Of a filter that is tracked."""
 
 
 class FilteredValue(FilteredCritic, OnPolicyAlgorithm):

@@ -29,6 +29,7 @@ OURS = (
     "learning_rate",
     "policy_kwargs",
     "kova",
+    "value",
     "seed",
     "device",
     "_init_setup_model",
@@ -51,7 +52,8 @@ class Settings:
 
     algorithm: str
     environment: str
-    kova: Mapping[str, Any] | None = None
+    critic: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the algorithm, ``kova`` and ``value``."""
     n_envs: int = 1
     environment_options: Mapping[str, Any] = field(default_factory=dict)
     normalise_observations: bool = True
@@ -121,7 +123,7 @@ def environments(settings: Settings) -> VecEnv:
 
 def build(settings: Settings, env: VecEnv) -> BaseAlgorithm:
     """The model, on the CPU."""
-    kind, arguments = _class(settings.algorithm), dict(settings.host)
+    kind, arguments = _class(settings.algorithm), {**settings.host, **settings.critic}
     rate = settings.learning_rate or _defaults(settings.algorithm)["learning_rate"]
     arguments["learning_rate"] = LinearSchedule(rate, 0.0, 1.0) if settings.decay else rate
     policy: dict[str, Any] = {}
@@ -129,8 +131,6 @@ def build(settings: Settings, env: VecEnv) -> BaseAlgorithm:
         policy["net_arch"] = list(settings.network)
     if settings.activation is not None:
         policy["activation_fn"] = {"tanh": nn.Tanh, "relu": nn.ReLU}[settings.activation]
-    if ALGORITHMS[settings.algorithm].filtered:
-        arguments["kova"] = settings.kova
     several = isinstance(env.observation_space, gymnasium.spaces.Dict)
     image = not several and len(env.observation_space.shape or ()) == 3
     name = "MultiInputPolicy" if several else "CnnPolicy" if image else "MlpPolicy"

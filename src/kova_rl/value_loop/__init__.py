@@ -2,6 +2,6 @@
 
 from kova_rl.value_loop.learning import Learner, Passes
 from kova_rl.value_loop.rollout import Estimate, Rollout, in_chunks, rows_of
-from kova_rl.value_loop.settings import ValueLoop
+from kova_rl.value_loop.settings import PASSES, ValueLoop
 
-__all__ = ["Estimate", "Learner", "Passes", "Rollout", "ValueLoop", "in_chunks", "rows_of"]
+__all__ = ["PASSES", "Estimate", "Learner", "Passes", "Rollout", "ValueLoop", "in_chunks", "rows_of"]

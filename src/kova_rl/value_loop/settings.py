@@ -9,7 +9,10 @@ from typing import ClassVar, Literal, Self
 from kova_rl.filter.checks import check_choice, check_positive, check_real, check_whole
 from kova_rl.shorthand import where_it_belongs
 
-__all__ = ["ValueLoop"]
+__all__ = ["PASSES", "ValueLoop"]
+
+PASSES = 1
+"""How often a filter that is tracked goes through a rollout, if nothing else is said."""
 
 
 @dataclass(frozen=True, kw_only=True)

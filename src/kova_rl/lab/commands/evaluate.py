@@ -11,7 +11,7 @@ from rich.console import Console
 
 from kova_rl.filter.checks import check_choice, check_whole
 from kova_rl.lab import files
-from kova_rl.lab.arguments import Count, Real, Whole
+from kova_rl.lab.arguments import Count, NoName, NoPath, Real, Whole
 from kova_rl.lab.evaluation.critics import CRITICS
 from kova_rl.lab.imports import import_module, require_sb3
 from kova_rl.lab.terminal import NO_FIGURE, say
@@ -56,19 +56,19 @@ class Evaluate:
     """processes, ray, or the address of a Ray cluster, as in kova sweep; not for --env."""
     draw: bool = False
     """Make no runs: print and draw again those in --out."""
-    env: str | None = None
+    env: NoName = None
     """Your own environment, by its registered name, in place of --task and --condition."""
-    policy: Path | None = None
+    policy: NoPath = None
     """Of --env: model.zip of a run, or what model.save() wrote."""
-    algorithm: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")] = None
+    algorithm: NoName = None
     """Of --policy: PPO, SAC, ...; a file of Kova's says it, one of Stable-Baselines3's own does not."""
     trust: bool = False
     """Load a --policy that Stable-Baselines3 itself saved: such files can run code, so know who wrote it."""
-    against: Path | None = None
+    against: NoPath = None
     """A second policy of --env: which of the two is better, by how much and how sure, in one line."""
-    data: Path | None = None
+    data: NoPath = None
     """Transitions that you have, in place of --env: a file of numpy.savez, see docs/policy-evaluation.md."""
-    import_: Annotated[str | None, tyro.conf.arg(name="import")] = None
+    import_: Annotated[NoName, tyro.conf.arg(name="import", metavar="MODULE")] = None
     """A module to import first, which registers --env."""
     gamma: Real = 0.99
     """Discount in --env."""

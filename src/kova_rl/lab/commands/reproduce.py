@@ -23,8 +23,9 @@ class Reproduce:
     On 2 cores smoke takes two to four minutes and shows that everything works; desk takes some minutes to an
     evening; paper is the original protocol. The same command again makes only what is not finished.
 
-    fig1 and fig2 are mazes, and why asks what decides fig2 (not in the paper); fig3, ablation, times and grid
-    are sweeps on MuJoCo, which also get one page, report.html.
+    fig1 and fig2 are mazes; fig3, ablation, times and grid are sweeps on MuJoCo, which also get one page,
+    report.html. Not in the paper: why asks what decides fig2, control what a tracked critic does for PPO and
+    TRPO with ten seeds, and calibration whether the error bars of a trained critic hold.
 
     examples:
       kova reproduce --list
@@ -34,7 +35,7 @@ class Reproduce:
     """
 
     figure: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="FIGURE")] = None
-    """fig1, fig2, why, fig3, ablation, times, grid or calibration."""
+    """fig1, fig2, why, fig3, ablation, times, grid, control or calibration."""
     scale: Annotated[str, tyro.conf.arg(metavar="{smoke,desk,paper}")] = "smoke"
     """How many runs, seeds and steps; --list has them."""
     seeds: Count = None

@@ -10,7 +10,7 @@ import tyro
 from rich.console import Console
 
 from kova_rl.filter.checks import check_whole
-from kova_rl.lab.arguments import Whole
+from kova_rl.lab.arguments import NoPath, Whole
 
 __all__ = ["Show"]
 
@@ -25,7 +25,7 @@ class Show:
 
     what: tyro.conf.Positional[Literal["maze4", "maze6", "maze10", "chain"]]
     """What is drawn."""
-    run_folder: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(name="RUN")] = None
+    run_folder: Annotated[tyro.conf.Positional[NoPath], tyro.conf.arg(name="RUN", metavar="[RUN]")] = None
     """The folder of a run that kept its beliefs: seed 0 of `kova reproduce fig2`, or of `kova demo`. The hash
     at the end of its name may be left out."""
     out: Path = Path("pictures")

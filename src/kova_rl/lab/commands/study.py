@@ -24,6 +24,8 @@ class Study:
     """smoke: 500 steps, 1 seed; desk: 5,000 steps, up to 2 seeds; paper: up to 4 seeds, an hour or two."""
     seeds: Count = None
     """Seeds of the better settings, if not those of the scale."""
+    structures: tuple[str, ...] = ()
+    """Only these covariances, such as kronecker low-rank, with Adam and Memoryless; all if not given."""
     out: Path = Path("results/study")
     """Folder for the results."""
     jobs: Count = None
@@ -41,4 +43,5 @@ class Study:
         if self.draw:
             redraw(self.out, Console())
         else:
-            study(self.scale, self.seeds, Place(self.out, self.jobs, self.on), Console())
+            place = Place(self.out, self.jobs, self.on)
+            study(self.scale, self.seeds, place, Console(), self.structures)

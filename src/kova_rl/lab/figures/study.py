@@ -23,8 +23,10 @@ from kova_rl.lab.mazes.run import MazeRun
 from kova_rl.lab.mazes.series import gather, history
 from kova_rl.lab.mazes.series import markdown as series_markdown
 from kova_rl.lab.mazes.series import table as series_table
+from kova_rl.lab.names import check_name
 from kova_rl.lab.pack import Folder, found
 from kova_rl.lab.run import Run
+from kova_rl.lab.spec import hyphened
 from kova_rl.lab.sweep.make import Place, make_all
 from kova_rl.lab.terminal import say
 
@@ -82,14 +84,16 @@ SCALES = {
 }
 
 
-def configurations() -> Iterator[tuple[str, Setting]]:
-    """Every setting of the factorial by its name, the cheap ones first."""
+def configurations(structures: Sequence[str] = ()) -> Iterator[tuple[str, Setting]]:
+    """Every setting of the factorial by its name, the cheap ones first; of these structures, or of all."""
     for lr in RATES:
         yield f"Adam {lr:g}", Adam(lr)
     for (prior_name, prior), noise in product(PRIORS.items(), NOISES):
         named = f"Memoryless, {noise.__name__}, P0 {prior_name}"
         yield named, Filtered(covariance.LowRank(prior=prior), evolution.Memoryless(0.01), noise())
     for structure, evolutions in PAIRS.items():
+        if structures and hyphened(structure.__name__) not in structures:
+            continue
         for kind, noise, eta, (prior_name, prior) in product(
             evolutions, NOISES, ETAS.get(structure, (0.1, 0.01)), PRIORS.items()
         ):
@@ -97,19 +101,23 @@ def configurations() -> Iterator[tuple[str, Setting]]:
             yield named, Filtered(structure(prior=prior), kind(eta=eta), noise())  # type: ignore[call-arg]
 
 
-def study(scale: str, seeds: int | None, place: Place, console: Console) -> list[Entry]:
+def study(
+    scale: str, seeds: int | None, place: Place, console: Console, structures: Sequence[str] = ()
+) -> list[Entry]:
     """Run what is not finished, in three rounds, print the tables and write them.
 
     All settings on the small mazes and the tasks with few seeds; the best sixth, and all of Adam and
     Memoryless, with more; the best four tracked filters, the default, the best Adam and the best
-    Memoryless on the 10x10 maze.
+    Memoryless on the 10x10 maze. With ``structures``, only theirs, Adam and Memoryless.
     """
+    for name in structures:
+        check_name("--structures", name, [hyphened(each.__name__) for each in PAIRS])
     check_choice("--scale", scale, tuple(SCALES))
     size = SCALES[scale]
     if seeds is not None:
         check_whole("--seeds", seeds, least=size.few)
         size = replace(size, seeds=seeds)
-    settings = dict(configurations())
+    settings = dict(configurations(structures))
     first = _made(_small(settings, range(size.few), size), place, console)
     chosen = _kept(collect(first))
     kept = {label: critic for label, critic in settings.items() if label in chosen}

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from kova_rl import atomic
 from kova_rl.filter.checks import check_whole
-from kova_rl.lab.arguments import Whole
+from kova_rl.lab.arguments import NoPath, Whole
 from kova_rl.lab.imports import require_sb3
 from kova_rl.lab.streams.store import Stream, read
 
@@ -53,7 +53,7 @@ class Streams:
     """Of each critic."""
     rollouts: Whole = 1000
     """Of each stream, at most."""
-    out: Path | None = None
+    out: NoPath = None
     """A CSV file for the table, and a picture beside it."""
 
     def run(self) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import track
 
 from kova_rl.filter.checks import check_whole
-from kova_rl.lab.arguments import Whole
+from kova_rl.lab.arguments import NoPath, Whole
 from kova_rl.lab.imports import require_sb3
 from kova_rl.lab.streams.store import StreamMeta, write
 
@@ -38,7 +38,7 @@ class Record:
     """Of each environment in a rollout."""
     envs: Whole = 1
     """Environments that run side by side."""
-    out: Path | None = None
+    out: NoPath = None
     """The file; ENV-seedN.npz if not given."""
 
     def run(self) -> None:

@@ -65,6 +65,11 @@ class RunConfig:
     )
     prior: float | Strategy | None = setting(None, "P_0: a variance, or fan-in; 1.")
     layers: str = setting("all", "Filter all layers of the critic, or its last.")
+    loop: Options = setting(
+        {},
+        "How the critic of ppo, trpo and a2c goes through a rollout, of any critic: value_passes=3, "
+        "value_lr=1e-3 (of adam), value_lambda, value_batch, value_first, recompute.",
+    )
     learning_rate: float | None = setting(
         None, "Of the algorithm's own optimizer: the policy's, and with the critic adam the critic's."
     )
@@ -142,7 +147,7 @@ class RunConfig:
 
 STRATEGIES = (*spec.STRATEGIES, "prior")
 """Settings that are a name, or a table with a kind."""
-TABLES = ("environment_options", "host")
+TABLES = ("environment_options", "host", "loop")
 LISTS = ("imports", "network")
 """Settings that are lists themselves."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -10,13 +11,15 @@ from torch import nn
 from kova_rl import Kova
 from kova_rl.algorithms import ALGORITHMS
 from kova_rl.defaults import settle
+from kova_rl.filter.evolution import Evolution
 from kova_rl.lab import spec
 from kova_rl.lab.names import check_name
+from kova_rl.value_loop import PASSES, ValueLoop
 
 if TYPE_CHECKING:
     from kova_rl.lab.training.config import RunConfig
 
-__all__ = ["CRITICS", "check_critic", "complete", "kova_of"]
+__all__ = ["CRITICS", "arguments", "check_critic", "complete"]
 
 CRITICS = ("adam", "kfac", "kova", "memoryless")
 """kova: the tracked filter. memoryless: the paper's released code. adam: the algorithm's own optimizer.
@@ -34,6 +37,7 @@ def check_critic(config: RunConfig) -> None:
         raise ValueError(
             f"the critic kfac belongs to acktr, and to it alone, got {config.critic} for {config.algorithm}"
         )
+    loop = _loop(config)
     given = [name for name in FILTER if getattr(config, name) is not None]
     if config.critic in ("adam", "kfac"):
         if given:
@@ -43,26 +47,57 @@ def check_critic(config: RunConfig) -> None:
                 "have: leave it out (in a sweep, put it into a [[grid]] of its own)"
             )
         return
-    kova = kova_of(config)
-    assert kova is not None
-    kova.pop("layers")
+    if loop is not None and loop.value_lr is not None and config.layers == "all":
+        raise ValueError(
+            f"loop.value_lr is a rate of Adam's, which has nothing of the critic {config.critic}: "
+            "leave it out (in a sweep, put it into a [[grid]] of its own)"
+        )
+    kova = _filter_of(config)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the run itself will say it: the paper's table has an lr of 0.01
         Kova(nn.Linear(1, 1), **kova)  # numbers out of range, and what does not go together
 
 
-def kova_of(config: RunConfig) -> dict[str, Any] | None:
-    """What the algorithm takes as ``kova=``; None keeps its own optimizer."""
-    if config.critic in ("adam", "kfac"):
+def _loop(config: RunConfig) -> ValueLoop | None:
+    """The critic's loop, checked; None if nothing is said of it."""
+    if not config.loop:
         return None
+    able = [name for name, algorithm in ALGORITHMS.items() if algorithm.loops]
+    if config.algorithm not in able:
+        raise ValueError(f"loop belongs to {', '.join(able)}, got {config.algorithm}: leave it out")
+    for name in config.loop:
+        check_name("loop: a setting", name, [each.name for each in fields(ValueLoop)])
+    try:
+        return ValueLoop(**config.loop)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise ValueError(f"loop: {error}") from None
+
+
+def arguments(config: RunConfig) -> dict[str, Any]:
+    """What the algorithm takes for its critic: ``kova=``, and ``value=`` if its own optimizer has a loop."""
+    if not ALGORITHMS[config.algorithm].filtered:
+        return {}
+    if config.critic == "adam":
+        return {"kova": None} | ({"value": dict(config.loop)} if config.loop else {})
+    kova = _filter_of(config)
+    return {"kova": {**kova, "layers": config.layers, **_settled(config, kova["evolution"])}}
+
+
+def _settled(config: RunConfig, evolution: Evolution) -> dict[str, Any]:
+    """The loop of a filter, with its default written out, so that a later one is another run."""
+    once = ALGORITHMS[config.algorithm].loops and evolution.tracked and config.layers == "all"
+    return ({"value_passes": PASSES} if once else {}) | dict(config.loop)
+
+
+def _filter_of(config: RunConfig) -> dict[str, Any]:
+    """What ``Kova`` takes."""
     tables = {what: _table(config, what) for what in spec.STRATEGIES}
     built: dict[str, Any] = {
         what: spec.build(what, table) if table else None for what, table in tables.items()
     }
     replayed = ALGORITHMS[config.algorithm].replayed
     strategies = dict(zip(built, settle(**built, replayed=replayed), strict=True))
-    lr = 1.0 if config.lr is None else config.lr
-    return {**strategies, "lr": lr, "layers": config.layers}
+    return {**strategies, "lr": 1.0 if config.lr is None else config.lr}
 
 
 def _table(config: RunConfig, what: str) -> dict[str, Any]:
@@ -101,15 +136,16 @@ def _default(config: RunConfig, what: str, said: bool) -> dict[str, Any]:
 
 def complete(config: RunConfig) -> dict[str, Any]:
     """The filter's settings with the defaults written out; what can be said short is."""
-    kova = kova_of(config)
-    if kova is None:
+    if config.critic in ("adam", "kfac"):
         return {}
+    kova = _filter_of(config)
     out: dict[str, Any] = {"lr": kova["lr"], **dict.fromkeys(SHORT)}
     for what in spec.STRATEGIES:
         table = spec.table(kova[what])
         out |= {name: table.pop(name) for name, of in SHORT.items() if of == what and name in table}
         known = {key: value for key, value in table.items() if value is not None}
         out[what] = known[spec.KIND] if len(known) == 1 else known
+    out["loop"] = _settled(config, kova["evolution"])
     prior = out["prior"]
     if isinstance(prior, dict) and prior == {spec.KIND: "fan-in", "scale": 1.0}:
         out["prior"] = "fan-in"

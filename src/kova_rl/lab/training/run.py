@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kova_rl.lab.imports import import_module, require_sb3
 from kova_rl.lab.run import Refused, Work
 from kova_rl.lab.training.config import RunConfig
-from kova_rl.lab.training.critic import kova_of
+from kova_rl.lab.training.critic import arguments
 from kova_rl.lab.training.tensorboard import write_events
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def open_session(config: RunConfig, segment: int = 0, state: bytes | None = None
     from kova_rl.sb3.session import Session, Settings
 
     settings = Settings(
-        kova=kova_of(config),
+        critic=arguments(config),
         **{
             name: getattr(config, name)
             for name in (
