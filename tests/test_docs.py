@@ -51,6 +51,13 @@ def test_pages_that_are_run_elsewhere_are_there() -> None:
     assert all(blocks(DOCS / name) for name in ELSEWHERE)
 
 
+@pytest.mark.parametrize("path", [ROOT / "CONTRIBUTING.md", DOCS / "house.md"], ids=lambda path: path.name)
+def test_files_that_contributors_are_sent_to_are_there(path: Path) -> None:
+    named = re.findall(r"`((?:src|tests|docs|examples|benchmarks)/[\w./-]+)`", path.read_text())
+    assert named
+    assert not [name for name in named if not (ROOT / name).exists()]
+
+
 def anchors(path: Path) -> set[str]:
     """What ``#...`` may point to in a page, by GitHub's rule."""
     headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S), re.M)
