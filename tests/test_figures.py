@@ -166,6 +166,7 @@ def test_a_figure_that_is_finished_is_only_shown(
     assert folders == [tmp_path]
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_a_figure_with_a_failed_run_has_its_page_and_says_so(tiny: list[Any], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     console = Console(file=io.StringIO(), width=120)
