@@ -52,4 +52,4 @@ docs: $(READY) ## The documentation, in docs/_build/html.
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
 
 clean: ## Remove the virtual environment and what was built.
-	rm -rf $(VENV) docs/_build demo build dist
+	rm -rf $(VENV) docs/_build docs/gallery demo build dist

@@ -21,6 +21,7 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "sphinx_gallery.gen_gallery",
 ]
 exclude_patterns = ["_build"]
 smartquotes_action = "D"  # dashes only: a prime stays a prime
@@ -34,6 +35,20 @@ html_math_renderer = "mathml"
 
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence", "dollarmath", "substitution"]
+
+# The examples of the gallery are run when the site is built, and not again until they change.
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples/gallery",
+    "gallery_dirs": "gallery",
+    "filename_pattern": "plot_",
+    "within_subsection_order": "FileNameSortKey",
+    "abort_on_example_error": True,
+    "download_all_examples": False,
+    "remove_config_comments": True,
+    "show_memory": False,
+    "show_signature": False,
+    "write_computation_times": False,
+}
 
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False

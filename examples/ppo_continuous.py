@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from kova_rl import Kova
+from kova_rl import Kova, observation  # KOVA
 
 
 @dataclass
@@ -34,9 +34,7 @@ class Args:
     horizon: int = 256
     """Steps of each environment in a rollout."""
     epochs: int = 10
-    """Passes of the policy over a rollout, and of the critic with Adam."""
-    critic_epochs: int = 1
-    """Passes of the critic with Kova."""
+    """Passes of the policy over a rollout, and of the critic with Adam. The critic with Kova makes one."""
     batch: int = 64
     """Transitions in a minibatch."""
     lr: float = 1e-3
@@ -105,12 +103,15 @@ def main(args: Args) -> float:
     actor = [*agent.mean.parameters(), agent.log_std]
     actor_optimizer = torch.optim.Adam(actor, lr=args.lr, eps=1e-5)
     if args.critic == "kova":
-        critic_optimizer = Kova(agent.critic)  # KOVA
+        critic_optimizer = Kova(agent.critic, observation=observation.MaxRatio())  # KOVA
     else:
         critic_optimizer = torch.optim.Adam(agent.critic.parameters(), lr=args.lr, eps=1e-5)  # ADAM
 
+    def ratio_of(obs: Tensor, actions: Tensor, old: Tensor) -> Tensor:
+        return (agent.policy(obs).log_prob(actions).sum(-1) - old).exp()
+
     def learn_policy(obs: Tensor, actions: Tensor, old: Tensor, advantages: Tensor) -> None:
-        ratio = (agent.policy(obs).log_prob(actions).sum(-1) - old).exp()
+        ratio = ratio_of(obs, actions, old)
         advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
         clipped = ratio.clamp(1 - args.clip, 1 + args.clip)
         actor_optimizer.zero_grad()
@@ -118,10 +119,10 @@ def main(args: Args) -> float:
         nn.utils.clip_grad_norm_(actor, 0.5)
         actor_optimizer.step()
 
-    def learn_value(obs: Tensor, returns: Tensor, epoch: int, epochs: int) -> None:
+    def learn_value(obs: Tensor, actions: Tensor, old: Tensor, returns: Tensor) -> None:
         if args.critic == "kova":
-            # KOVA: look= says that the rollout is gone through so many times, so that a sample counts once.
-            critic_optimizer.step(lambda: agent.value(obs), returns, look=(epoch + 1, epochs))  # KOVA
+            ratio = ratio_of(obs, actions, old).detach()  # KOVA: what the policy's epochs have changed
+            critic_optimizer.step(lambda: agent.value(obs), returns, ratio=ratio)  # KOVA
         else:
             critic_optimizer.zero_grad()  # ADAM
             (0.5 * (agent.value(obs) - returns).square().mean()).backward()  # ADAM
@@ -134,7 +135,7 @@ def main(args: Args) -> float:
     log_probs, rewards, values, after = (torch.zeros(size) for _ in range(4))
     ended = torch.zeros(size)
     current, finished, learning = tensor(envs.reset(seed=args.seed)[0]), [], 0.0
-    critic_epochs = args.critic_epochs if args.critic == "kova" else args.epochs
+    critic_epochs = 1 if args.critic == "kova" else args.epochs
 
     for _ in range(max(1, args.steps // (args.horizon * args.envs))):
         # ---- collect a rollout
@@ -167,9 +168,9 @@ def main(args: Args) -> float:
         for _ in range(args.epochs):
             for batch in torch.randperm(len(returns)).split(args.batch):
                 learn_policy(*(column[batch] for column in data))
-        for epoch in range(critic_epochs):
+        for _ in range(critic_epochs):
             for batch in torch.randperm(len(returns)).split(args.batch):
-                learn_value(data[0][batch], returns[batch], epoch, critic_epochs)
+                learn_value(*(column[batch] for column in data[:3]), returns[batch])
         learning += time.process_time() - began
 
     mean = float(np.mean(finished[-20:])) if finished else float("nan")

@@ -11,6 +11,14 @@ settings.register_profile("kova", deadline=None, derandomize=True, max_examples=
 settings.load_profile("kova")
 
 
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands make their runs here, where a process for each is not what is tested."""
+    from tests.here import Here
+
+    monkeypatch.setattr("kova_rl.lab.backends.Processes", Here)
+
+
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)

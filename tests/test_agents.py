@@ -21,7 +21,7 @@ def agent(critic: Critic, seed: int = 0, steps: int = 5_000, **settings: float) 
     return DoubleQ(make("maze4"), q, critic.learner(q, steps, chosen.gamma), chosen, seed)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_default_learns_the_maze(seed: int) -> None:
     history = agent(Filtered(), seed).learn(5_000)
     assert np.mean(history.successes[-30:]) > 0.9

@@ -25,6 +25,7 @@ from kova_rl.lab.run import Run, make
 from kova_rl.lab.store import Busy, Store
 from kova_rl.lab.sweep.supervise import Sweep
 from tests.faults.critics import Faulty
+from tests.here import Here
 
 ROOT = Path(__file__).parent.parent
 KINDS = ("maze", "evaluation")
@@ -79,7 +80,7 @@ def test_one_run_goes_wrong_and_the_others_finish(kind: str, tmp_path: Path) -> 
     markers["full"].touch()  # there is space again
     again = Sweep([runs["good"], runs["full"]], sweep.root)
     assert [entry.before for entry in again.entries] == [True, False]
-    again.supervise(Processes(again.root, slots=1))
+    again.supervise(Here(again.root, slots=1))
     assert outcome(again.root, runs["full"]) == outcome(tmp_path / "whole", runs["full"])
 
 
@@ -111,11 +112,13 @@ COMMANDS = {
 }
 
 
+@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_commands_parent_is_killed(kind: str, tmp_path: Path) -> None:
     """By SIGKILL, once runs are under way; the same command again leaves what an undisturbed one does."""
-    command = [sys.executable, "-m", "kova_rl.cli", *COMMANDS[kind], "--out"]
-    parent = subprocess.Popen([*command, str(tmp_path / "torn")], stdout=subprocess.DEVNULL, cwd=ROOT)
+    command = [*COMMANDS[kind], "--out"]
+    torn = [sys.executable, "-m", "kova_rl.cli", *command, str(tmp_path / "torn")]
+    parent = subprocess.Popen(torn, stdout=subprocess.DEVNULL, cwd=ROOT)
     until = time.monotonic() + 120
     while time.monotonic() < until and not list((tmp_path / "torn").glob("*/config.json")):
         time.sleep(0.02)
@@ -127,7 +130,7 @@ def test_the_commands_parent_is_killed(kind: str, tmp_path: Path) -> None:
         with Store(tmp_path / "torn", name).locked(patience=20):  # the workers have ended with their parent
             pass
     for out in ("torn", "whole"):
-        subprocess.run([*command, str(tmp_path / out)], check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
+        cli.main([*command, str(tmp_path / out)])
     whole = found(tmp_path / "whole")
     assert [folder.name for folder in found(tmp_path / "torn")] == [folder.name for folder in whole]
     for folder in whole:

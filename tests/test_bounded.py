@@ -59,9 +59,10 @@ def check_stays_bounded(structure: covariance.Covariance, kind: evolution.Evolut
 def test_stays_bounded_and_follows_a_switch(
     structure: covariance.Covariance, kind: evolution.Evolution
 ) -> None:
-    check_stays_bounded(structure, kind, 2_000)
+    check_stays_bounded(structure, kind, 2_000 if getattr(kind, "eta", 0.0) == 0.001 else 1_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("structure", "kind"), LONG, ids=members.name)
 def test_stays_bounded_for_twenty_thousand_updates(
     structure: covariance.Covariance, kind: evolution.Evolution
@@ -73,7 +74,7 @@ def test_stays_bounded_for_twenty_thousand_updates(
 def test_stationary_stays_finite_and_positive_definite(structure: covariance.Covariance) -> None:
     critic = DeadCritic()
     optimizer = Kova(critic, covariance=structure, evolution=evolution.Stationary())
-    for _ in range(2_000):
+    for _ in range(1_000):
         x, y = critic.batch(32)
         optimizer.step(lambda x=x: critic(x), y)
     found = extremes(optimizer)
@@ -96,7 +97,7 @@ def test_targets_without_noise_do_not_cost_positive_definiteness(
         return
     optimizer = Kova(critic, covariance=structure, evolution=kind, observation=noise)
     inputs = {"variance": torch.full((32,), 1e-14)} if noise.inputs else {}
-    for _ in range(1_000):
+    for _ in range(400):
         x, y = critic.batch(32)
         optimizer.step(lambda x=x: critic(x), y, **inputs)
     found = extremes(optimizer)

@@ -18,7 +18,7 @@ ELSEWHERE = {
 }
 """Pages whose code is not run here, and why."""
 SLOW = {"policy-evaluation.md": "walks, rolls out and compares with many seeds: minutes"}
-NEEDS = {"torchrl.md": "torchrl"}
+NEEDS = {"torchrl.md": "torchrl", "skrl.md": "skrl"}
 
 
 def blocks(path: Path) -> list[str]:
@@ -49,6 +49,13 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(
 
 def test_pages_that_are_run_elsewhere_are_there() -> None:
     assert all(blocks(DOCS / name) for name in ELSEWHERE)
+
+
+@pytest.mark.parametrize("path", [ROOT / "CONTRIBUTING.md", DOCS / "house.md"], ids=lambda path: path.name)
+def test_files_that_contributors_are_sent_to_are_there(path: Path) -> None:
+    named = re.findall(r"`((?:src|tests|docs|examples|benchmarks)/[\w./-]+)`", path.read_text())
+    assert named
+    assert not [name for name in named if not (ROOT / name).exists()]
 
 
 def anchors(path: Path) -> set[str]:

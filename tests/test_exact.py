@@ -106,7 +106,7 @@ def test_blocks_follow_a_masked_dense_filter(
 @pytest.mark.parametrize(
     "structure", [*DENSE, covariance.LowRank(80), covariance.Kronecker()], ids=members.name
 )
-def test_float32_has_float64s_error_bars_after_thousands_of_updates(
+def test_float32_has_float64s_error_bars_after_thousands_of_samples(
     structure: covariance.Covariance, kind: evolution.Evolution
 ) -> None:
     """What keeps a stored P positive definite must not blow up its variances."""
@@ -116,10 +116,10 @@ def test_float32_has_float64s_error_bars_after_thousands_of_updates(
         model = members.critic(dtype=torch.float64)
         optimizer = Kova(model, 1.0, replace(structure, dtype=dtype), kind, observation.PerSample())
         generator = torch.Generator().manual_seed(0)
-        for _ in range(3_000):
+        for _ in range(1_000):
             x = torch.randn(8, 3, generator=generator).double()
-            y = x[:, 0].sin() + 0.3 * torch.randn(8, generator=generator).double()
-            optimizer.step(lambda x=x, m=model: predictions(m, x), y, variance=torch.full((8,), 0.09))
+            y = x[:, 0].sin() + 0.17 * torch.randn(8, generator=generator).double()
+            optimizer.step(lambda x=x, m=model: predictions(m, x), y, variance=torch.full((8,), 0.03))
         found.append(optimizer.posterior(lambda m=model: predictions(m, states.double())).std)
     assert (found[0] / found[1] - 1).abs().max() < 0.4
 

@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
+import torch
+import tyro
 
 from tests.test_examples import EXAMPLES, example
 
 TWINS = {
     "ppo_continuous": ["--steps", "512", "--envs", "2", "--horizon", "128", "--epochs", "2"],
     "fitted_value": ["--episodes", "3", "--epochs", "2"],
+    "vanilla_pg": ["--env", "Pendulum-v1", "--steps", "512", "--envs", "2", "--adam-passes", "2"],
 }
 
 
 @pytest.mark.parametrize("critic", ["adam", "kova"])
 @pytest.mark.parametrize("name", TWINS)
-def test_both_critics_run_as_commands(name: str, critic: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py"), "--critic", critic, *TWINS[name]],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "processor seconds" in done.stdout
-    assert bool(re.search(r"state: -?\d+\.\d\d \+- \d+\.\d\d", done.stdout)) is (critic == "kova")
+def test_both_critics_run(name: str, critic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    module = example(name)
+    module.main(tyro.cli(module.Args, args=["--critic", critic, *TWINS[name]]))
+    printed = capsys.readouterr().out
+    assert "processor seconds" in printed
+    assert bool(re.search(r"state: -?\d+\.\d\d \+- \d+\.\d\d", printed)) is (critic == "kova")
 
 
 def test_fitted_values_are_better_than_the_mean_return() -> None:
@@ -50,6 +46,14 @@ def test_continuous_ppo_learns(critic: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("critic", ["adam", "kova"])
+def test_the_vanilla_policy_gradient_learns(critic: str) -> None:
+    """A random policy of CartPole has 22."""
+    module = example("vanilla_pg")
+    assert module.main(module.Args(env="CartPole-v1", critic=critic, steps=20_000, adam_passes=5)) > 45
+
+
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # torchrl has warnings of its own
 def test_torchrls_ppo_runs_with_either_critic(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torchrl")
@@ -59,6 +63,38 @@ def test_torchrls_ppo_runs_with_either_critic(capsys: pytest.CaptureFixture[str]
     printed = capsys.readouterr().out
     assert printed.count("processor seconds") == 2
     assert re.search(r"value of the first state: -\d+\.\d\d \+- \d+\.\d\d", printed)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # skrl has warnings of its own
+def test_skrls_ppo_runs_with_either_critic(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("skrl")
+    module = example("skrl_ppo")
+    for critic in ("adam", "kova"):
+        args = module.Args(critic=critic, steps=500, envs=2, horizon=128, epochs=2, batches=4)
+        assert -2_000 < module.main(args) < -100
+    printed = capsys.readouterr().out
+    assert printed.count("processor seconds") == 2
+    assert re.search(r"value of the first state: -?\d+\.\d\d \+- \d+\.\d\d", printed)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_skrls_adam_keeps_off_the_filtered_value(tmp_path: Path) -> None:
+    """The optimizer of the agent has the policy alone, and the filter is in what skrl saves."""
+    pytest.importorskip("skrl")
+    module = example("skrl_ppo")
+    agent = module.make(module.Args(envs=1, horizon=8))[1]
+    theirs = {id(p) for group in agent.optimizer.param_groups for p in group["params"]}
+    assert theirs == {id(p) for p in agent.policy.parameters()}
+    assert not theirs & {id(p) for p in agent.value.parameters()}
+    agent.save(str(tmp_path / "agent.pt"))
+    seen, one = torch.ones(1, 3), torch.ones(1)
+    agent.critic.step(lambda: agent.value.net(seen).squeeze(-1), one, ratio=one)
+    moved = agent.critic.variances()
+    agent.load(str(tmp_path / "agent.pt"))
+    assert not torch.equal(agent.critic.variances(), moved)
+    assert (agent.critic.variances() == 1.0).all(), "the prior again"
 
 
 def test_discrete_actions_are_refused() -> None:

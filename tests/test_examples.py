@@ -13,6 +13,7 @@ from types import ModuleType
 import gymnasium as gym
 import numpy as np
 import pytest
+import tyro
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -38,16 +39,30 @@ def example(name: str) -> ModuleType:
         ("dqn", ["--steps", "300", "--warm-up", "100", "--thompson"]),
     ],
 )
-def test_they_run_as_commands(name: str, arguments: list[str]) -> None:
+def test_they_run_with_the_arguments_of_a_command(
+    name: str, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = example(name)
+    module.main(tyro.cli(module.Args, args=arguments))
+    assert re.search(r"value of .*start state: -?\d+\.\d\d \+- \d+\.\d\d", capsys.readouterr().out)
+
+
+def test_one_runs_as_a_command() -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py"), *arguments],
+        [sys.executable, "-W", "error", str(EXAMPLES / "fitted_value.py"), "--episodes", "2"],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=200,
     )
     assert done.returncode == 0, done.stderr
-    assert re.search(r"value of .*start state: -?\d+\.\d\d \+- \d+\.\d\d", done.stdout)
+    assert "error of the values of new states" in done.stdout
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_all_end_as_a_command_does(path: Path) -> None:
+    """So that what holds of one run as a command holds of all."""
+    assert path.read_text().endswith('if __name__ == "__main__":\n    main(tyro.cli(Args))\n')
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from tests.runs import TIMES, ppo
 COUNTS = {
     "fig3": (8, 3 * 3 * 3 * 3, 5 * 8 * (3 * 3 + 3)),
     "control": (4, 4 * (4 * 10 + 2 * 5), 4 * 2 * 3 * 10),
+    "changing": (4, 2 * 2 * 10, 2 * 2 * 10),
     "ablation": (7, 2 * 3 * 13, 2 * 8 * 13),
     "times": (8, 5 * 3 * 3 * 3, 5 * 3 * 3),
     "grid": (8, 3 * 2 * 24, 5 * 8 * 24),
@@ -52,7 +53,7 @@ def test_every_sweep_that_is_shipped_expands(name: str, scale: str) -> None:
         assert 1 < hours < (16 if name == "control" else 8)
     if scale == "paper":
         assert {run.steps for run in runs} <= {1_000_000, 2_000_000}
-        seeds = range(10 if name == "control" else 8)
+        seeds = range(10 if name in ("control", "changing") else 8)
         assert name == "times" or {run.seed for run in runs} == set(seeds)
     if name == "times":
         assert {run.critic for run in runs} == {"adam", "memoryless", "kova"}
@@ -165,6 +166,7 @@ def test_a_figure_that_is_finished_is_only_shown(
     assert folders == [tmp_path]
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_a_figure_with_a_failed_run_has_its_page_and_says_so(tiny: list[Any], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     console = Console(file=io.StringIO(), width=120)

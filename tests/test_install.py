@@ -146,7 +146,7 @@ def test_the_demo_goes_without_pictures(clean: Clean, tmp_path: Path) -> None:
         ("evaluate --env CartPole-v1 --policy model.zip", "sb3"),
         ("reproduce fig3 --scale smoke", "sb3"),
         ("report .", "plots"),
-        ("show maze4 run.npz", "plots"),
+        ("show maze4 maze4_kova-as-printed_seed0", "plots"),
     ],
 )
 def test_what_an_extra_brings_is_asked_for_in_one_sentence(
@@ -154,7 +154,7 @@ def test_what_an_extra_brings_is_asked_for_in_one_sentence(
 ) -> None:
     (tmp_path / "mine.toml").write_text('preset = "ppo"\nenvironment = "CartPole-v1"\n')
     (tmp_path / "model.zip").write_bytes(b"")
-    shutil.copy(next((ROOT / "results" / "fig1" / "data").glob("maze4_kova*.npz")), tmp_path / "run.npz")
+    shutil.copy(ROOT / "results" / "fig1" / "runs.tar.xz", tmp_path)
     shown = run(clean.kova, *words.split(), cwd=tmp_path, code=2)
     assert "Traceback" not in shown
     assert shown.count(f"pip install 'kova-rl[{extra}]'") == 1

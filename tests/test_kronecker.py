@@ -202,6 +202,28 @@ def test_a_batch_that_says_much_is_solved_as_float64_would(wide: bool) -> None:
     assert (found[0] - found[1]).norm() < 1e-3 * found[1].norm()
 
 
+def test_float64_is_left_for_batches_that_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once P is small, the roots hold in float32 what is far below the rounding of ``H'P_0 H``."""
+    model, doubled = members.critic(17, 64, torch.float32), []
+    optimizer = Kova(model, covariance=covariance.Kronecker(), observation=observation.PerSample())
+    variance, double = torch.full((256,), 1e-3), kronecker._Sides.double
+    monkeypatch.setattr(kronecker._Sides, "double", lambda self: doubled.append(1) or double(self))
+    for _ in range(30):
+        x = torch.randn(256, 17)
+        optimizer.step(lambda x=x: predictions(model, x), x[:, 0].sin(), variance=variance)
+    assert doubled, "the first batches say more than float32 can hold"
+    doubled.clear()
+
+    twin, _ = both = copy.deepcopy((model, optimizer))
+    optimizer.step(lambda: predictions(model, x), -x[:, 0].sin(), variance=variance)
+    assert not doubled
+    monkeypatch.setattr(kronecker._Batch, "fits", lambda self, variances: False)
+    both[1].step(lambda: predictions(twin, x), -x[:, 0].sin(), variance=variance)
+    assert len(doubled) == 3, "else it was exact enough with the inverses of P's factors"
+    for mine, exact in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(mine, exact, rtol=1e-3, atol=1e-3 * float(exact.detach().abs().max()))
+
+
 def test_a_surprise_refreshes_at_once_and_so_does_the_beginning() -> None:
     model, x = members.critic(), torch.randn(8, 3).double()
     structure = covariance.Kronecker(refresh=1_000)

@@ -168,6 +168,7 @@ def test_what_the_figures_compare() -> None:
     assert {"Adam 1e-3", "Adam 3e-4, decaying", "Adam 1e-4"} <= set(FIG2.critics)
 
 
+@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize("figure", ["fig1", "fig2"])
 def test_a_figure_from_the_command_line(
     figure: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -198,16 +199,17 @@ def test_a_figure_from_the_command_line(
     assert not list(tmp_path.glob("*/summary.json"))
     cli.main(["reproduce", figure, "--draw", "--out", str(tmp_path)])
     assert (tmp_path / f"{figure}.md").read_text() == table
-    if figure == "fig2":
-        picture(tmp_path, tmp_path / "maze10_kova-eta-0.1_seed0", capsys)
 
 
-def picture(out: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["show", "maze10", str(run), "--out", str(out)])
+def test_what_a_packed_run_believed_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made(MazeRun("Kova", "maze10", Filtered(), 0, 120, looks=4), tmp_path)
+    cli.main(["pack", str(tmp_path)])
+    run = tmp_path / "maze10_kova_seed0"
+    cli.main(["show", "maze10", str(run), "--out", str(tmp_path)])
     assert f"{run.name}.png" in capsys.readouterr().out
-    with Image.open(out / f"{run.name}.gif") as moving:
-        assert moving.n_frames > 10
-    with Image.open(out / f"{run.name}.png") as still:
+    with Image.open(tmp_path / f"{run.name}.gif") as moving:
+        assert moving.n_frames == 4
+    with Image.open(tmp_path / f"{run.name}.png") as still:
         assert still.height > 800
 
 
@@ -285,6 +287,7 @@ class TestStudy:
         assert [(entry.name, entry.rank) for entry in entries] == [("b", 1.5), ("a", 1.75), ("c", 2.75)]
         assert entries[1].cells()[2].startswith("0.800 [0.700, 0.900]")
 
+    @pytest.mark.usefixtures("in_this_process")
     def test_it_runs_in_small(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -303,6 +306,7 @@ class TestStudy:
         assert (tmp_path / "study.md").read_text() == report
 
 
+@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize(
     "words",
     [

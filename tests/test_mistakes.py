@@ -65,6 +65,11 @@ CALLS: dict[str, tuple[Callable[[nn.Module, Any], object], str]] = {
         lambda c, o: o.step(lambda: c(X), Y),
         "predict() must return one prediction a sample, shape (N,), got shape (16, 1): use .squeeze(-1)",
     ),
+    "a sequence": (
+        lambda c, o: o.step(lambda: c(X.reshape(4, 4, 3)).squeeze(-1), Y.reshape(4, 4)),
+        "got shape (4, 4): pick one output a sample, as with .gather(1, actions).squeeze(1); or, if each has "
+        "a target, as the steps of a sequence have, flatten both",
+    ),
     "targets in a column": (
         lambda c, o: o.step(lambda: c(X).squeeze(-1), Y[:, None]),
         "shape (16,), got shape (16, 1): use targets.flatten()",

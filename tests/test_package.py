@@ -6,6 +6,7 @@ import ast
 import importlib.metadata
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -251,10 +252,32 @@ def test_importing_the_package_needs_no_optional_dependency() -> None:
     assert "torch>=2.8,<3" in declared
 
 
-def test_the_documentation_builds(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", str(ROOT / "docs"), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True)
+def build_the_site(tmp_path: Path, *options: str) -> Path:
+    """In a copy, since the gallery's pages are written beside those of the documentation."""
+    for name in ("docs", "examples", "CHANGELOG.md", "CONTRIBUTING.md"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, tmp_path / name)
+    for made in ("gallery", "_build"):
+        shutil.rmtree(tmp_path / "docs" / made, ignore_errors=True)
+    (tmp_path / "results").symlink_to(ROOT / "results")
+    site = tmp_path / "site"
+    command = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", *options, tmp_path / "docs", site]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    return site
+
+
+@pytest.mark.slow
+def test_the_gallery_is_run_and_has_its_pictures(tmp_path: Path) -> None:
+    site = build_the_site(tmp_path)
+    for script in (ROOT / "examples" / "gallery").glob("*.py"):
+        assert list((site / "_images").glob(f"sphx_glr_{script.stem}_001.png"))
+        page = (site / "gallery" / f"{script.stem}.html").read_text()
+        assert "sphx-glr-script-out" in page, "what it printed"
+
+
+def test_the_documentation_builds(tmp_path: Path) -> None:
+    tmp_path = build_the_site(tmp_path, "-D", "plot_gallery=0")
     page = (tmp_path / "filter.html").read_text()
     assert "blocks up to 512" in page
     assert page.count("<math ") > 30

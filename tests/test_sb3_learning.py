@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.noise import NormalActionNoise
 
 from kova_rl.sb3 import KovaA2C, KovaDDPG, KovaDQN, KovaPPO, KovaSAC, KovaTRPO
 
-OFF: dict[str, Any] = {"batch_size": 64, "learning_rate": 1e-3, "buffer_size": 10_000, "gamma": 0.95}
+OFF: dict[str, Any] = {"batch_size": 64, "learning_rate": 1e-3, "buffer_size": 10_000, "gamma": 0.9}
+NOISE = NormalActionNoise(np.zeros(2), np.full(2, 0.3))
 
 
 class Reach(gym.Env[np.ndarray, np.ndarray]):
@@ -36,25 +37,23 @@ class Reach(gym.Env[np.ndarray, np.ndarray]):
 PPO = {"n_steps": 512, "gamma": 0.98, "gae_lambda": 0.9, "learning_rate": 1e-3}
 DQN = {"learning_starts": 500, "train_freq": 2, "target_update_interval": 200, "exploration_fraction": 0.2}
 TASKS: dict[str, tuple[Any, Any, int, dict[str, Any], float]] = {
-    # class, environment, steps, settings, return to exceed; a random policy has 24, -1176 and -136
+    # class, environment, steps, settings, return to exceed; by chance it is 24 in CartPole, -136 in Reach
     "ppo": (KovaPPO, "CartPole-v1", 12_000, PPO, 150),
-    "a2c": (KovaA2C, "CartPole-v1", 20_000, {"n_steps": 16}, 150),
+    "a2c": (KovaA2C, "CartPole-v1", 12_000, {"n_steps": 16}, 150),
     "dqn": (KovaDQN, "CartPole-v1", 10_000, {**OFF, **DQN, "gamma": 0.98}, 80),
-    "sac": (KovaSAC, "Pendulum-v1", 5_000, OFF, -600),
-    "ddpg": (KovaDDPG, "Pendulum-v1", 5_000, OFF, -600),
+    "sac": (KovaSAC, Reach, 1_500, OFF, -30),
+    "ddpg": (KovaDDPG, Reach, 1_500, {**OFF, "action_noise": NOISE}, -30),
     "trpo": (KovaTRPO, Reach, 8_000, {"n_steps": 512, "batch_size": 64, "gamma": 0.9}, -30),
 }
 SEED = 0
 
 
 def trained(name: str, seed: int) -> float:
-    """Mean return of the last 20 training episodes; on Pendulum, of 5 episodes of the learned policy."""
+    """Mean return of the last 20 training episodes."""
     torch.set_num_threads(1)
     cls, env, steps, settings, _ = TASKS[name]
     usual = {"policy_kwargs": {"net_arch": [64, 64]}, "device": "cpu", "seed": seed}
     model = cls("MlpPolicy", env if isinstance(env, str) else env(), **usual, **settings).learn(steps)
-    if env == "Pendulum-v1":
-        return float(evaluate_policy(model, model.get_env(), n_eval_episodes=5)[0])
     return float(np.mean([episode["r"] for episode in list(model.ep_info_buffer)[-20:]]))
 
 

@@ -117,11 +117,18 @@ def test_a_critic_is_examined_before_it_learns(recorded: Path) -> None:
     assert one[1] != two[1]
 
 
+def test_a_solved_head_finds_what_one_pass_of_adam_does_not(recorded: Path) -> None:
+    stream = store.read(recorded)
+    plain, solved = (examine.examine(stream, critic_named(f"adam:1e-5:p1{h}")) for h in ("", ":h1"))
+    assert float(solved.noise.mean()) < 0.9 * float(plain.noise.mean())
+
+
 def test_critics_have_names() -> None:
     for name in SHORT:
         critic_named(name)
     adam = critic_named("adam:1e-3:p10:l1:each")
     assert adam == ValueLoop(value_lr=1e-3, value_passes=10, value_lambda=1.0, recompute="each")
+    assert critic_named("adam:1e-3:h0.3") == ValueLoop(value_lr=1e-3, head=0.3)
     filtered = critic_named("kronecker:0.01:fan-in:adaptive:p3")
     assert isinstance(filtered, KovaSettings)
     assert (filtered.value_passes, filtered.evolution.eta) == (3, 0.01)  # type: ignore[union-attr]

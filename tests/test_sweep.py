@@ -29,6 +29,7 @@ from kova_rl.lab.sweep.noted import read_commands
 from kova_rl.lab.sweep.search import Search
 from kova_rl.lab.sweep.supervise import Sweep
 from kova_rl.lab.training.config import RunConfig
+from tests.here import Here
 from tests.runs import PPO, outcome, ppo, stored
 
 pytest.importorskip("stable_baselines3")
@@ -192,7 +193,7 @@ def test_one_run_goes_wrong_and_the_others_finish(tmp_path: Path) -> None:
     full.touch()  # there is space again
     again = Sweep([runs["good"], runs["full"]], sweep.root)
     assert [entry.before for entry in again.entries] == [True, False]
-    again.supervise(Processes(again.root, slots=1))
+    again.supervise(Here(again.root, slots=1))
     assert outcome(again.root, runs["full"]) == outcome(tmp_path / "whole", runs["full"])
     assert Store(again.root, runs["full"].name).failure() is None
 
@@ -238,14 +239,15 @@ def killed_at_random_moments(folder: Path, times: int, seed: int) -> None:
         for run in runs:
             with Store(out, run.name).locked(patience=20):  # the workers have ended with their supervisor
                 pass
-    assert supervisor(file, out).wait(timeout=300) == 0
+    SweepRuns(str(file), out).run()
     assert [run.name for run in stored(out)] == sorted(run.name for run in runs), "each once"
     for run in runs:
         assert outcome(out, run) == outcome(folder / "whole", run)
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_the_sweeps_parent_is_killed(tmp_path: Path) -> None:
-    killed_at_random_moments(tmp_path, times=3, seed=0)
+    killed_at_random_moments(tmp_path, times=1, seed=0)
 
 
 @pytest.mark.slow
@@ -398,6 +400,7 @@ host.n_epochs = { low = 1, high = 3 }
 )
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_a_search_resumes_as_a_sweep_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("optuna")
     file = tmp_path / "search.toml"
@@ -452,6 +455,7 @@ def test_a_search_that_can_not_be_leaves_nothing(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_a_search_with_a_failed_run_ends_with_a_code(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     text = (

@@ -16,13 +16,16 @@ from gymnasium import spaces
 from sb3_contrib import TRPO
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.policies import ActorCriticPolicy
 from torch import nn
 
 from kova_rl import Kova, covariance, evolution, observation
 from kova_rl.errors import InvalidBatch
 from kova_rl.filter.change import Directional, Leak, Restart, Scaled, Shifted, Unchanged
+from kova_rl.head.features import Features
 from kova_rl.sb3 import KovaA2C, KovaDQN, KovaPPO, KovaSAC, KovaSettings, KovaTRPO, ValueLoop, apart
 from kova_rl.sb3.collected import rollout_of
+from kova_rl.value_loop import Rollout, solve_head
 
 pytestmark = pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 HUGE = 1e9
@@ -361,6 +364,98 @@ def test_adam_in_a_loop_of_its_own_logs_a_value_loss() -> None:
     assert model.logger.name_to_value["train/value_loss"] > 0
 
 
+# ---------------------------------------------------------------------- the solved head
+
+
+def fixed_point(rollout: Rollout, gamma: float, lam: float) -> np.ndarray:
+    """LSTD(lambda) of a linear critic with a bias, a step at a time."""
+    steps, envs = rollout.rewards.shape
+    seen = torch.cat([rollout.observations, torch.ones(steps * envs, 1)], 1).double().numpy()
+    last = torch.cat([rollout.last, torch.ones(envs, 1)], 1).double().numpy()
+    cut = iter(torch.cat([rollout.cut, torch.ones(len(rollout.cut), 1)], 1).double().numpy())
+    A, b = np.zeros((3, 3)), np.zeros(3)
+    for env in range(envs):
+        trace = np.zeros(3)
+        for t in range(steps):
+            now = seen[env * steps + t]
+            after = seen[env * steps + t + 1] if t + 1 < steps else last[env]
+            if rollout.truncated[t, env]:
+                after = next(cut)
+            if rollout.terminated[t, env]:
+                after = np.zeros(3)
+            trace = now + gamma * lam * trace
+            A += np.outer(trace, now - gamma * after)
+            b += trace * float(rollout.rewards[t, env])
+            if rollout.truncated[t, env] or rollout.terminated[t, env]:
+                trace = np.zeros(3)
+    return np.linalg.solve(A, b)
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.9])
+def test_the_solved_head_is_the_fixed_point_of_the_rollout(lam: float) -> None:
+    """With several environments, ends and cuts; a prior that is wide leaves the data alone."""
+    generator = torch.Generator().manual_seed(0)
+    ended, cut = (torch.rand(60, 2, generator=generator) < 0.08 for _ in range(2))
+    ended &= ~cut
+    ended[-1], cut[-1] = torch.tensor([True, False]), torch.tensor([False, False])
+    draw = {"generator": generator}
+    rollout = Rollout(
+        *(torch.randn(120, 2, **draw), torch.randn(60, 2, **draw) + 1, ended, cut),
+        *(torch.randn(2, 2, **draw), torch.randn(int(cut.sum()), 2, **draw)),
+    )
+    critic = nn.Linear(2, 1)
+    solve_head(Features(critic, critic), rollout, 0.9, lam, prior=1e5)
+    found = [*critic.weight.flatten().tolist(), critic.bias.item()]
+    assert found == pytest.approx(fixed_point(rollout, 0.9, lam).tolist(), rel=1e-4)
+    solve_head(Features(critic, critic), rollout, 0.9, lam, prior=1e-6)  # a narrow one leaves it as it is
+    assert [*critic.weight.flatten().tolist(), critic.bias.item()] == pytest.approx(found, rel=1e-4)
+
+
+@pytest.mark.parametrize("cls", [KovaPPO, KovaA2C, KovaTRPO])
+@pytest.mark.parametrize("as_dict", [False, True])
+@pytest.mark.parametrize("filtered", [False, True])
+def test_the_head_moves_the_last_layer_alone(cls: Any, as_dict: bool, filtered: bool) -> None:
+    """After the passes; the layers below it, and a filter's P, are as they would be."""
+
+    def learned(**head: float) -> Any:
+        settings = {"value_passes": 2, **head}
+        return walker(
+            cls, as_dict, kova=settings if filtered else None, value=None if filtered else settings
+        ).learn(60)
+
+    plain, solved = learned(), learned(head=0.3)
+    for (name, one), other in zip(plain.policy.named_parameters(), solved.policy.parameters(), strict=True):
+        assert torch.equal(one, other) == (not name.startswith("value_net.")), name
+    if filtered:
+        assert torch.equal(plain.filters.v.variances(), solved.filters.v.variances())
+
+
+def test_a_head_that_is_solved_first_gives_the_policy_its_advantages(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+    for head in (None, 0.3):
+        kova = {"value_first": True, "recompute": "once", "head": head}
+        model = walker(KovaPPO, kova=kova, n_epochs=1)
+        with monkeypatch.context() as patch:
+            events = watched(model, patch)
+            model.learn(60)
+        given.append(next(advantages for what, advantages in events if what == "policy"))
+    assert not np.allclose(*given)
+
+
+def test_a_critic_that_does_not_end_in_a_linear_layer_has_no_head(tmp_path: Path) -> None:
+    class Bounded(ActorCriticPolicy):
+        def _build(self, lr_schedule: Any) -> None:
+            super()._build(lr_schedule)
+            self.value_net = nn.Sequential(self.value_net, nn.Tanh())
+
+    for given in ({"kova": {"head": 0.3}}, {"kova": None, "value": {"head": 0.3}}):
+        with pytest.raises(ValueError, match=r"head needs a critic that ends in an nn\.Linear"):
+            KovaPPO(Bounded, "CartPole-v1", **given)
+    model = KovaPPO("MlpPolicy", "CartPole-v1", kova={"head": 0.3}, n_steps=64, policy_kwargs=SMALL)
+    model.save(tmp_path / "model")
+    assert KovaPPO.load(tmp_path / "model").kova.head == 0.3
+
+
 # ---------------------------------------------------------------------- what is refused
 
 
@@ -376,6 +471,8 @@ def test_adam_in_a_loop_of_its_own_logs_a_value_loss() -> None:
         ({"recompute": "once"}, "needs value_first=True"),
         ({"value_lr": 1e-3}, "has nothing of this critic"),
         ({"value_pases": 3}, "did you mean value_passes"),
+        ({"head": 0}, "head must be a number above 0, got 0"),
+        ({"head": True}, "head must be a number above 0, got True"),
     ],
 )
 def test_bad_settings_are_refused_when_the_model_is_built(kova: Any, message: str) -> None:

@@ -276,7 +276,11 @@ def _checked(predictions: object) -> Tensor:
         )
     if predictions.ndim != 1:
         single = predictions.numel() == len(predictions)
-        hint = "use .squeeze(-1)" if single else "pick one output a sample, as with .gather(1, actions)"
+        several = (
+            "pick one output a sample, as with .gather(1, actions).squeeze(1); or, if each has a target, "
+            "as the steps of a sequence have, flatten both"
+        )
+        hint = "use .squeeze(-1)" if single else several
         raise InvalidBatch(
             f"predict() must return one prediction a sample, shape (N,), got shape "
             f"{tuple(predictions.shape)}: {hint}"

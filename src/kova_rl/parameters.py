@@ -63,7 +63,7 @@ class Parameters:
         self.names = [m.name for group in self.groups for m in group.members]
         self._root: Tensor | None = None
         self._plain = all(m.root == 1.0 for group in self.groups for m in group.members)
-        self._views = [m.view for group in self.groups for m in group.members]
+        self._places = [(m.parameter, m.view, m.root) for group in self.groups for m in group.members]
         kinds = {(p.dtype, p.device) for p in self.tensors}
         if len(kinds) > 1:
             listed = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
@@ -90,10 +90,9 @@ class Parameters:
 
     def add_(self, change: Tensor) -> None:
         """Add a whitened ``change`` to the parameters, but for those that were frozen meanwhile."""
-        change = self.unwhitened(change)
-        live = [(p, view) for p, view in zip(self.tensors, self._views, strict=True) if p.requires_grad]
-        if live:
-            torch._foreach_add_([p for p, _ in live], [change.as_strided(*view) for _, view in live])
+        for p, view, root in self._places:
+            if p.requires_grad:
+                p.add_(change.as_strided(*view), alpha=root)
 
     def scatter(self, gradients: Mapping[int, Tensor], out: Tensor) -> None:
         """Write gradients, N of each parameter by its ``id``, whitened, as columns of d x N."""

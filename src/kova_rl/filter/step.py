@@ -127,7 +127,12 @@ def _eigh(M: Tensor, evidence: Evidence) -> tuple[Tensor, Tensor]:
 
 def cholesky(S: Tensor, evidence: Evidence, first: int = 0) -> tuple[Tensor, float]:
     """L of ``S = L L'``, and the jitter that it took; ``first`` is the row at which the batch begins."""
-    check_finite_gram(S, evidence, first)
+    check_finite(S.diagonal(), evidence, first)
+    return cholesky_of_finite(S, evidence)
+
+
+def cholesky_of_finite(S: Tensor, evidence: Evidence) -> tuple[Tensor, float]:
+    """The same where S is known to be finite."""
     lower, failed = torch.linalg.cholesky_ex(S)
     if not failed.item():
         return lower, 0.0
@@ -147,16 +152,17 @@ def cholesky(S: Tensor, evidence: Evidence, first: int = 0) -> tuple[Tensor, flo
     )
 
 
-def check_finite_gram(M: Tensor, evidence: Evidence, first: int = 0) -> None:
-    """A Jacobian with any entry that is not finite shows on the diagonal of its Gram matrix.
+def check_finite(diagonal: Tensor, evidence: Evidence, first: int = 0) -> float:
+    """The trace of a Gram matrix: a Jacobian with any entry that is not finite shows on its diagonal.
 
-    ``first`` is the row of M at which the batch begins.
+    ``first`` is the row at which the batch begins.
     """
-    if math.isfinite(M.trace().item()):
-        return
-    bad = (~torch.isfinite(M.diagonal()[first:])).nonzero().flatten().tolist()
+    trace: float = diagonal.sum().item()
+    if math.isfinite(trace):
+        return trace
+    bad = (~torch.isfinite(diagonal[first:])).nonzero().flatten().tolist()
     raise NonFiniteBatch(
-        f"step {evidence.step}: the gradient of {len(bad)} of {len(M) - first} predictions is not finite or "
-        f"overflows (first sample: {bad[0] if bad else 'their sum'}). Nothing was changed. Normalise "
-        "the inputs of the critic, and look for a NaN in its weights."
+        f"step {evidence.step}: the gradient of {len(bad)} of {len(diagonal) - first} predictions is not "
+        f"finite or overflows (first sample: {bad[0] if bad else 'their sum'}). Nothing was changed. "
+        "Normalise the inputs of the critic, and look for a NaN in its weights."
     )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from kova_rl.sb3.collected import observations_of, rollout_of, write_advantages
-from kova_rl.value_loop import Estimate, Passes, Rollout
+from kova_rl.value_loop import Estimate, Passes, Rollout, solve_head
 
 if TYPE_CHECKING:
     from kova_rl.sb3.on_policy import FilteredValue
@@ -56,6 +56,14 @@ class Apart:
             self.model.policy.set_training_mode(True)
             self.passes.go(self.observations, self.targets, self._noise(), self.model._noted)
             self.moved = True
+            if self.loop.head is not None and self.passes.made == self.passes.total:
+                self._solve_head(self.loop.head)
+
+    def _solve_head(self, prior: float) -> None:
+        assert self.rollout is not None
+        self.model.policy.set_training_mode(False)
+        lam = self.model.gae_lambda if self.loop.value_lambda is None else self.loop.value_lambda
+        solve_head(self.model._heads(), self.rollout, self.model.gamma, lam, prior)
 
     def _noise(self) -> dict[str, Tensor]:
         wanted = self.passes.learner.kova.observation.inputs if self.passes.learner.kova else ()

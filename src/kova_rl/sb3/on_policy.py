@@ -77,6 +77,8 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
         self._own, self._shares = [*filtered, *self._unfiltered], shares_weights(self.policy)
         release(self.policy.optimizer, self._own)
         self._add_optimizer(self.loop.value_lr)
+        if self.loop.head is not None:
+            self._check_head()
         hosts = self.kova is None or bool(self._unfiltered) or not self._filter_of("v").tracked
         self.passes = self.loop.value_passes or (self._hosts_passes() if hosts else PASSES)
 
@@ -92,6 +94,14 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
         kind: Any = self.policy.optimizer_class
         start = self.lr_schedule(1) if rate is None else rate
         self.value_optimizer = kind(self._unfiltered, lr=start, **self.policy.optimizer_kwargs)
+
+    def _check_head(self) -> None:
+        """Raise ``ValueError`` for a critic whose last layer can't be solved."""
+        self.policy.set_training_mode(False)
+        try:
+            self._heads()(self.policy.obs_to_tensor(self.observation_space.sample())[0])
+        except (AttributeError, ValueError) as error:
+            raise ValueError(f"head needs a critic that ends in an nn.Linear: {error}") from None
 
     # ------------------------------------------------------------------ learning
 

@@ -42,6 +42,8 @@ class Session:
                 extra = states.restore(self.model, state)
                 self.seconds, self.processor = extra["seconds"], extra["processor"]
                 self._episodes = extra["episodes"]
+            if self.env.has_attr("start_at"):  # a world that changes with its steps, which each copy counts
+                self.env.env_method("start_at", self.steps // self.env.num_envs)
             set_random_seed(seed)
             self.env.seed(seed)
             self.env.action_space.seed(seed)

@@ -30,6 +30,10 @@ class ValueLoop:
         recompute: Advantages and returns anew from the critic as it is: ``"once"``, after its passes and
             before the policy's epochs, or ``"each"`` time that the critic has moved, in which case its passes
             and the policy's epochs take turns. None keeps those that the rollout was collected with.
+        head: After the passes the last layer is solved for the fixed point of the rollout (LSTD with the
+            lambda of the returns, see :func:`kova_rl.head.solve`), and written into the critic. The number is
+            how far the solution may move a typical value from what the passes have left, as a standard
+            deviation in root mean square returns: the past is in this prior alone. A filter's P is not told.
 
     Raises:
         ValueError: A setting out of range, or ``recompute="once"`` without ``value_first``.
@@ -45,6 +49,7 @@ class ValueLoop:
     value_lr: float | None = None
     value_first: bool = False
     recompute: Literal["each", "once"] | None = None
+    head: float | None = None
 
     argument: ClassVar[str] = "value"
     """What the settings are passed as."""
@@ -61,6 +66,8 @@ class ValueLoop:
             check_whole("value_batch", self.value_batch, 1)
         if self.value_lr is not None:
             check_positive("value_lr", self.value_lr)
+        if self.head is not None:
+            check_positive("head", self.head)
         check_choice("value_first", self.value_first, (False, True))
         check_choice("recompute", self.recompute, (None, "each", "once"))
         if self.recompute == "once" and not self.value_first:
@@ -87,8 +94,8 @@ class ValueLoop:
 
     @property
     def rewrites(self) -> bool:
-        """Whether returns or advantages are computed that the host does not."""
-        return self.recompute is not None or self.value_lambda is not None
+        """Whether returns, advantages or a head are computed that the host does not."""
+        return any(each is not None for each in (self.recompute, self.value_lambda, self.head))
 
     @property
     def given(self) -> list[str]:

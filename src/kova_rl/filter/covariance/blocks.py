@@ -15,7 +15,7 @@ from kova_rl.filter.covariance.base import ANY, SMALL, Accepted, Covariance, Pri
 from kova_rl.filter.covariance.parts import Matrices, Part, Roots
 from kova_rl.filter.evidence import Evidence, Jacobian, Noise
 from kova_rl.filter.layout import Blocks, Segment
-from kova_rl.filter.step import MUCH, Gain, State, Update, check_finite_gram, directional_gain, gain
+from kova_rl.filter.step import MUCH, Gain, State, Update, check_finite, directional_gain, gain
 from kova_rl.filter.symmetric import product
 
 FLUSH_EVERY = 64
@@ -82,11 +82,11 @@ class BlockDiagonal(Covariance):
         H, B = (evidence.workspace.buffer(name, d, n, evidence.innovation) for name in ("H", "B"))
         evidence.jacobian.dense(out=H)
         M = _observe(parts, H, B)  # H' P- H
-        check_finite_gram(M, evidence)
-        if _says_much(parts, M, evidence.noise):
+        seen = check_finite(M.diagonal(), evidence)
+        if _says_much(parts, seen, evidence):
             parts, H, B = [part.double() for part in parts], H.double(), B.double()
             M = _observe(parts, H, B)
-        noise = _representable(evidence, parts, H, M)
+        noise = _representable(evidence, parts, H, seen)
         made: Gain
         if isinstance(change, Directional):
             made = directional_gain(M, noise, evidence, lr, change.eta, change.bounded)
@@ -125,20 +125,20 @@ class BlockDiagonal(Covariance):
         return torch.cat([part.draw(part.rows(column)).flatten() for part in self.parts(state)])
 
 
-def _says_much(parts: list[Part], M: Tensor, noise: Noise) -> bool:
+def _says_much(parts: list[Part], seen: float, evidence: Evidence) -> bool:
     """Whether float32 would lose what the batch says, and the parts could keep it."""
-    narrow = M.dtype is torch.float32 and all(part.halved for part in parts)
-    return narrow and float(M.trace()) > MUCH * noise.smallest
+    narrow = evidence.innovation.dtype is torch.float32 and all(part.halved for part in parts)
+    return narrow and seen > MUCH * evidence.noise.smallest
 
 
-def _representable(evidence: Evidence, parts: list[Part], H: Tensor, M: Tensor) -> Noise:
+def _representable(evidence: Evidence, parts: list[Part], H: Tensor, seen: float) -> Noise:
     """The noise, but no target more exact than its prediction or than P can be.
 
     A prediction rounds, and so does the gradient at it. A filter that takes a target for more exact than
     that takes the curvature of the critic for information, and blows up.
     """
     noise, flat = evidence.noise, H.view(-1)
-    squared, seen = float(flat.dot(flat)), float(M.trace())
+    squared = float(flat.dot(flat))
     rounding = EXACT * torch.finfo(evidence.innovation.dtype).eps * squared / H.shape[1]
     stored = (part.floor(part.rows(H), squared, seen, noise.smallest) for part in parts)
     return noise.at_least(max(rounding, *stored))

@@ -3,10 +3,10 @@ r"""P as one Kronecker product a layer: no matrix of d rows anywhere, so that it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,21 +15,21 @@ from kova_rl.errors import InvalidBatch, NonFiniteBatch
 from kova_rl.filter.change import Change, Leak, Restart, Unchanged
 from kova_rl.filter.checks import check_whole
 from kova_rl.filter.covariance.base import ANY, Accepted, Covariance, Prior, Spread
-from kova_rl.filter.evidence import Evidence, Factors, Jacobian, Noise
+from kova_rl.filter.evidence import Evidence, Factors, Jacobian
 from kova_rl.filter.layout import Segment
-from kova_rl.filter.step import State, Update, check_finite_gram, cholesky
+from kova_rl.filter.step import State, Update, check_finite, cholesky_of_finite
 
 GROWTH = 2.0
 """P is refreshed early if the information has become this many times more, or less, than it was then."""
 DAMPED = 0.75
 """What pays for the cross terms of a damped product; measured, so that the error bars are right."""
 HARD = 32
-"""Units of rounding of ``tr H'P_0 H`` below which float32 would lose the noise, so that float64 solves."""
+"""Units of rounding of variances that the noise must exceed."""
 LARGE = 128
 """Samples from which on a symmetric product is worth halving."""
 WIDE = 256
 """Rows of a factor above which it is so too."""
-TILES = 4
+TILES = 2
 """Parts in which that is done."""
 SAMPLES = 64
 """Rows of a batch that are enough for a mean over many batches, where the layer is not exact anyhow."""
@@ -40,8 +40,8 @@ ROUNDING = 1e-4
 """Share of a layer's gradients that may be left when they are taken for products."""
 
 Layer = dict[str, Any]
-Layers = list[Layer]
-Pairs = list[tuple[Tensor, Tensor]]
+Pair = tuple[Tensor, Tensor]
+Pairs = list[Pair]
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,8 @@ class Kronecker(Covariance):
             for name, size in (("inputs", segment.cols), ("outputs", segment.rows)):
                 kept[name] = torch.zeros(size, size, dtype=like.dtype, device=like.device)
                 kept[f"{name} root"] = torch.eye(size, dtype=like.dtype, device=like.device)
-                kept[f"{name} inverse"] = kept[f"{name} root"].clone()
+                if segment.rows > 1 and segment.cols > 1:
+                    kept[f"{name} inverse"] = torch.eye(size, dtype=like.dtype, device=like.device)
             return kept
 
         layers = {str(segment.start): layer(segment) for segment in segments}
@@ -113,13 +114,20 @@ class Kronecker(Covariance):
             )
         layers, pairs = list(state["layers"].values()), [(a, b) for _, a, b in factors]
         batch = _Batch(pairs, evidence, lr)
-        solve = _solve_exactly if batch.hard else _solve
-        S, noise, z, jitter, place = solve(layers, pairs, evidence)
-        nis = evidence.innovation.to(z.dtype).dot(z).item() / len(z)
-        column = z.unsqueeze(1) if lr == 1.0 else z.unsqueeze(1) * lr
+        sides = [_sides(layer, pair, batch.plain) for layer, pair in zip(layers, pairs, strict=True)]
+        M = _gram(sides)  # H' P- H
+        expected, noise = M.diagonal().clone(), evidence.noise
+        if not (batch.plain or batch.fits(expected)):
+            sides, noise = [side.double() for side in sides], noise.double()
+            M = _gram(sides)
+        lower, jitter = cholesky_of_finite(noise.added_to(M), evidence)
+        w = torch.linalg.solve_triangular(lower, evidence.innovation.to(M.dtype).unsqueeze(1), upper=False)
+        z = torch.linalg.solve_triangular(lower.T, w, upper=True)  # S^-1 innovation
+        nis = torch.linalg.vecdot(w, w, dim=0).item() / len(w)
         delta = evidence.innovation.new_empty(evidence.jacobian.size)
-        for k, (start, a, b) in enumerate(factors):
-            place(k, column, delta.as_strided((b.shape[1], a.shape[1]), (a.shape[1], 1), start))
+        column = z if lr == 1.0 else z * lr
+        for layer, (start, a, b), side in zip(layers, factors, sides, strict=True):
+            side.place(layer, column, delta.as_strided((b.shape[1], a.shape[1]), (a.shape[1], 1), start))
 
         def commit() -> None:
             for k, layer in enumerate(layers):
@@ -131,16 +139,17 @@ class Kronecker(Covariance):
                 for layer in layers:
                     _refresh(layer)
 
-        return Update(delta, nis, lambda: noise.taken_from(S).to(delta.dtype), commit, jitter)
+        return Update(delta, nis, lambda: expected, commit, jitter)
 
     def spread(self, state: State, jacobian: Jacobian) -> Spread:
         factors = jacobian.factors()
         if factors is None:  # P is what it is, for any H
             root = _times_root(state, jacobian.dense())
             return Spread.of(root, root)
-        rooted = _rooted(list(state["layers"].values()), [(a, b) for _, a, b in factors])
-        squares = [torch.linalg.vecdot(a, a) * torch.linalg.vecdot(b, b) for a, b in rooted]
-        return Spread(torch.stack(squares).sum(0), partial(_gram, rooted, rooted))
+        layers = state["layers"].values()
+        sides = [_sides(layer, (a, b), False) for layer, (_, a, b) in zip(layers, factors, strict=True)]
+        squares = [torch.linalg.vecdot(a, a) * torch.linalg.vecdot(b, b) for a, b in (s.left for s in sides)]
+        return Spread(torch.stack(squares).sum(0), partial(_gram, sides))
 
     def draw(self, state: State, normal: Tensor) -> Tensor:
         out = torch.empty_like(normal)
@@ -151,7 +160,7 @@ class Kronecker(Covariance):
 
     def variances(self, state: State) -> Tensor:
         diagonals = [
-            torch.outer(layer["outputs inverse"].diagonal(), layer["inputs inverse"].diagonal()).flatten()
+            torch.outer(_diagonal(layer, "outputs"), _diagonal(layer, "inputs")).flatten()
             for _, layer in _parts(state)
         ]
         return torch.cat(diagonals)
@@ -173,10 +182,6 @@ def _taken_apart(state: State, jacobian: Jacobian) -> list[Factors]:
     return found
 
 
-Place = Callable[[int, Tensor, Tensor], object]
-"""Writes a layer's part of ``P H z``: of its number, of z as a column, into rows x cols."""
-
-
 class _Batch:
     """What a batch adds to the information."""
 
@@ -186,22 +191,25 @@ class _Batch:
         prior = self.lengths[0][0] * self.lengths[0][1]  # the diagonal of H'P_0 H
         for a, b in self.lengths[1:]:
             prior.addcmul_(a, b)
-        total = prior.sum().item()
-        if not math.isfinite(total):
-            check_finite_gram(prior.diag(), evidence)
         self.weights = self.noise.inverse()
         if self.noise.is_diagonal:
-            least = HARD * torch.finfo(prior.dtype).eps * total
-            self.hard = self.noise.covariance.min().item() < least
-            self.information = lr * prior.dot(self.weights).item()
-        else:  # a matrix is not looked into
-            self.hard = True
-            self.information = lr * (self.weights * _gram(pairs, pairs)).sum().item()
-        if not math.isfinite(self.information):
+            total = prior.dot(self.weights).item()
+        else:
+            total = (self.weights * _gram([_Sides(pair, pair) for pair in pairs])).sum().item()
+        if not math.isfinite(total):
+            check_finite(prior, evidence)
             raise NonFiniteBatch(
                 f"step {evidence.step}: the information of the batch overflows. Nothing was changed. "
                 "Normalise the inputs of the critic, or take a larger observation noise."
             )
+        self.information = lr * total
+        self._most = 1 / (HARD * torch.finfo(prior.dtype).eps)
+        self.plain = self.noise.is_diagonal and total < self._most
+
+    def fits(self, variances: Tensor) -> bool:
+        """Whether rounding in units of these variances of predictions is little beside the noise."""
+        # A noise that is a matrix is not looked into.
+        return self.noise.is_diagonal and variances.dot(self.weights).item() < self._most
 
     def add_to(self, layer: Layer, k: int, keep: float) -> None:
         """Leak the two partial traces of a layer, and add those of the batch."""
@@ -229,14 +237,47 @@ def _add(factor: Tensor, left: Tensor, right: Tensor, keep: float, lr: float) ->
         part.addmm_(left[:, start:stop].T, right[:, :stop], beta=keep, alpha=lr)
 
 
-def _gram(left: Pairs, right: Pairs) -> Tensor:
-    """A sum over layers of elementwise products, N x N and symmetric: of large ones a triangle is a copy."""
-    n = left[0][0].shape[0]
+class _Sides(NamedTuple):
+    """A layer's share of ``H'PH`` is ``(a c') * (b d')``, of a left pair a, b and a right one c, d."""
+
+    left: Pair
+    right: Pair
+
+    def double(self) -> _Sides:
+        pair = self.left[0].double(), self.left[1].double()
+        return _Sides(pair, pair)
+
+    def place(self, layer: Layer, z: Tensor, out: Tensor) -> None:
+        """Write the layer's part of ``P H z``, rows x cols; z is a column."""
+        (a, b), (rows, cols) = self.left, out.shape
+        halved = self.left is not self.right
+        if not halved and a.dtype == out.dtype and len(z) * (rows**2 + cols**2) < rows * cols * (rows + cols):
+            a, b = _solved(layer["inputs root"], a, True), _solved(layer["outputs root"], b, True)
+            halved = True
+        if halved:
+            torch.mm((b * z).T, a, out=out)
+        else:
+            out.copy_(_unrooted(layer, ((b * z).T @ a).to(out.dtype)))
+
+
+def _sides(layer: Layer, pair: Pair, plain: bool) -> _Sides:
+    """``a M_A, b M_B`` and a, b if that is exact enough and they are kept; else ``a U^-1, b V^-1`` twice."""
+    a, b = pair
+    if plain and "inputs inverse" in layer:
+        return _Sides((a @ layer["inputs inverse"], b @ layer["outputs inverse"]), pair)
+    # Of one output the root is 1.
+    rooted = _solved(layer["inputs root"], a), b if b.shape[1] == 1 else _solved(layer["outputs root"], b)
+    return _Sides(rooted, rooted)
+
+
+def _gram(sides: list[_Sides]) -> Tensor:
+    """The sum over layers, N x N and symmetric: of a large one a triangle is a copy."""
+    n = sides[0].left[0].shape[0]
     if n < LARGE:
-        return _block(left, right, 0, n)
-    out = left[0][0].new_empty(n, n)
+        return _block(sides, 0, n)
+    out = sides[0].left[0].new_empty(n, n)
     for start, stop in _tiles(n):
-        out[start:stop, :stop] = _block(left, right, start, stop)
+        out[start:stop, :stop] = _block(sides, start, stop)
         out[:start, start:stop] = out[start:stop, :start].T
     return out
 
@@ -248,66 +289,39 @@ def _tiles(n: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + size, n)
 
 
-def _block(left: Pairs, right: Pairs, start: int, stop: int) -> Tensor:
+def _block(sides: list[_Sides], start: int, stop: int) -> Tensor:
     """Rows ``start`` to ``stop`` of it, and as many columns as there are up to there."""
     out: Tensor | None = None
-    for (a, b), (c, d) in zip(left, right, strict=True):
+    for (a, b), (c, d) in sides:
         inner, outer = torch.mm(a[start:stop], c[:stop].T), torch.mm(b[start:stop], d[:stop].T)
         out = inner.mul_(outer) if out is None else out.addcmul_(inner, outer)
     assert out is not None
     return out
 
 
-def _solve(layers: Layers, pairs: Pairs, evidence: Evidence) -> tuple[Tensor, Noise, Tensor, float, Place]:
-    """S, its noise, ``z = S^-1 innovation``, the jitter, and what places ``P H z``."""
-    half = [
-        (a @ layer["inputs inverse"], b if b.shape[1] == 1 else b @ layer["outputs inverse"])
-        for layer, (a, b) in zip(layers, pairs, strict=True)
-    ]
-    S = evidence.noise.added_to(_gram(half, pairs))
-    lower, jitter = cholesky(S, evidence)
-    z = torch.cholesky_solve(evidence.innovation.unsqueeze(1), lower).squeeze(1)
-
-    def place(k: int, z: Tensor, out: Tensor) -> None:
-        a, b = half[k]
-        torch.mm((b * z).T, a, out=out)
-
-    return S, evidence.noise, z, jitter, place
-
-
-def _solve_exactly(
-    layers: Layers, pairs: Pairs, evidence: Evidence
-) -> tuple[Tensor, Noise, Tensor, float, Place]:
-    """The same from the roots of P, in float64, for a batch that says more than float32 can hold."""
-    rooted = [(a.double(), b.double()) for a, b in _rooted(layers, pairs)]
-    noise = Noise(evidence.noise.covariance.double())
-    S = noise.added_to(_gram(rooted, rooted))
-    lower, jitter = cholesky(S, evidence)
-    z = torch.cholesky_solve(evidence.innovation.double().unsqueeze(1), lower).squeeze(1)
-
-    def place(k: int, z: Tensor, out: Tensor) -> None:
-        a, b = rooted[k]
-        out.copy_(_unrooted(layers[k], ((b * z).T @ a).to(out.dtype)))
-
-    return S, noise, z, jitter, place
-
-
-def _rooted(layers: Layers, pairs: Pairs) -> Pairs:
-    """``a U^-T`` and ``b V^-T``, with which ``H'PH`` is a Gram matrix of each; U U' is a factor of P^-1."""
-    return [
-        (
-            torch.linalg.solve_triangular(layer["inputs root"], a.T, upper=False).T,
-            torch.linalg.solve_triangular(layer["outputs root"], b.T, upper=False).T,
-        )
-        for layer, (a, b) in zip(layers, pairs, strict=True)
-    ]
+def _solved(root: Tensor, rows: Tensor, transposed: bool = False) -> Tensor:
+    """``rows U^-1``, or ``rows U^-T``: from the right, which is the faster side."""
+    out: Tensor = torch.linalg.solve_triangular(
+        root.T if transposed else root, rows, upper=not transposed, left=False
+    )
+    return out
 
 
 def _unrooted(layer: Layer, matrix: Tensor) -> Tensor:
-    """``V^-T matrix U^-1``, rows x cols."""
-    half = torch.linalg.solve_triangular(layer["outputs root"].T, matrix, upper=True)
-    out: Tensor = torch.linalg.solve_triangular(layer["inputs root"], half, upper=False, left=False)
+    """``V^-1 matrix U^-T``, rows x cols."""
+    half = _solved(layer["inputs root"], matrix, True)
+    if len(matrix) == 1:
+        return half
+    out: Tensor = torch.linalg.solve_triangular(layer["outputs root"], half, upper=True)
     return out
+
+
+def _diagonal(layer: Layer, name: str) -> Tensor:
+    """Of the inverse of a factor."""
+    inverse: Tensor | None = layer.get(f"{name} inverse")
+    if inverse is None:
+        inverse = torch.cholesky_inverse(layer[f"{name} root"], upper=True)
+    return inverse.diagonal()
 
 
 def _parts(state: State) -> Iterator[tuple[slice, Layer]]:
@@ -320,20 +334,21 @@ def _times_root(state: State, H: Tensor) -> Tensor:
     """``R H`` with ``R'R = P``, in the place of H."""
     for part, layer in _parts(state):
         block = H[part].view(len(layer["outputs"]), len(layer["inputs"]), -1)
-        half = torch.linalg.solve_triangular(layer["inputs root"], block, upper=False)
-        whole = torch.linalg.solve_triangular(layer["outputs root"], half.flatten(1), upper=False)
+        half = torch.linalg.solve_triangular(layer["inputs root"].T, block, upper=False)
+        whole = torch.linalg.solve_triangular(layer["outputs root"].T, half.flatten(1), upper=False)
         block.copy_(whole.view_as(block))
     return H
 
 
 def _refresh(layer: Layer) -> None:
-    """P of a layer's information, as the inverses of its two factors and their roots."""
+    """P of a layer's information, as the roots of its two factors' inverses."""
     trace = float(layer["outputs"].trace())
     if not trace > 0.0:
         return
     cols, rows = len(layer["inputs"]), len(layer["outputs"])
     if rows == 1 or cols == 1:  # then the other factor is the information itself
-        _invert(layer, "inputs" if rows == 1 else "outputs", 1.0)
+        name = "inputs" if rows == 1 else "outputs"
+        layer[f"{name} root"] = _root(layer[name], 1.0)
         return
     pi = layer["balance"] * (cols / rows) ** 0.5 * trace**-0.5
     inputs, outputs = _invert(layer, "inputs", DAMPED * pi), _invert(layer, "outputs", DAMPED / (trace * pi))
@@ -348,21 +363,20 @@ def _rebalance(inputs: tuple[float, float], outputs: tuple[float, float]) -> flo
 
 def _invert(layer: Layer, name: str, share: float) -> tuple[float, float]:
     """Root and inverse of ``I + share factor``; the mean logarithm of its eigenvalues, and its derivative."""
-    root = _root(layer[name], share)
-    layer[f"{name} root"].copy_(root)
-    inverse = torch.cholesky_inverse(root, out=layer[f"{name} inverse"])
+    root = layer[f"{name} root"] = _root(layer[name], share)
+    inverse = layer[f"{name} inverse"] = torch.cholesky_inverse(root, upper=True).T  # so it is contiguous
     return 2 * float(root.diagonal().log().mean()), 1 - float(inverse.diagonal().mean())
 
 
 def _root(factor: Tensor, share: float) -> Tensor:
-    """U, lower triangular, of ``U U' = I + share factor``."""
+    """U, upper triangular, of ``U'U = I + share factor``."""
     C = factor * share
     ridge = RIDGE * torch.finfo(C.dtype).eps * float(C.trace())
     C.diagonal().add_(1 + ridge)
-    lower: Tensor
     lower, failed = torch.linalg.cholesky_ex(C)
     while failed.item():  # ends: the trace itself would be more than enough
         C.diagonal().add_(ridge)
         ridge *= 2
         lower, failed = torch.linalg.cholesky_ex(C)
-    return lower
+    root: Tensor = lower.T
+    return root

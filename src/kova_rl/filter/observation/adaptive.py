@@ -91,7 +91,7 @@ class Adaptive(Observation):
             noise = float(_unexplained(innovation, gram(), known))
             memory["valid"] = max(LEAST_VALID, usual / max(squared - noise, usual))
         for name, value in (("squared", squared), ("variance", noise)):
-            memory[name].mul_(self.decay).add_((1 - self.decay) * value)
+            memory[name].fill_(self.decay * float(memory[name]) + (1 - self.decay) * value)
 
 
 def _mean_square(values: Tensor) -> float:

@@ -25,7 +25,8 @@ class Reproduce:
 
     fig1 and fig2 are mazes; fig3, ablation, times and grid are sweeps on MuJoCo, which also get one page,
     report.html. Not in the paper: why asks what decides fig2, control what a tracked critic does for PPO and
-    TRPO with ten seeds, and calibration whether the error bars of a trained critic hold.
+    TRPO with ten seeds, changing how PPO's critics follow a world that changes, and calibration whether the
+    error bars of a trained critic hold.
 
     examples:
       kova reproduce --list
@@ -35,7 +36,7 @@ class Reproduce:
     """
 
     figure: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="FIGURE")] = None
-    """fig1, fig2, why, fig3, ablation, times, grid, control or calibration."""
+    """fig1, fig2, why, fig3, ablation, times, grid, control, changing or calibration."""
     scale: Annotated[str, tyro.conf.arg(metavar="{smoke,desk,paper}")] = "smoke"
     """How many runs, seeds and steps; --list has them."""
     seeds: Count = None

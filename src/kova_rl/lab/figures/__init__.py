@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from kova_rl.lab.figures.calibration import CALIBRATION
+from kova_rl.lab.figures.changing import CHANGING
 from kova_rl.lab.figures.fig1 import FIG1
 from kova_rl.lab.figures.fig2 import FIG2
 from kova_rl.lab.figures.sweeps import ABLATION, CONTROL, FIG3, GRID, TIMES
@@ -48,7 +49,10 @@ class Figure(Protocol):
         """Tables on the console, pictures and pages in the folder."""
 
 
-ALL: tuple[Figure, ...] = (FIG1, FIG2, WHY, FIG3, CONTROL, ABLATION, TIMES, GRID, CALIBRATION)
+ALL: tuple[Figure, ...] = (
+    *(FIG1, FIG2, WHY, FIG3, CONTROL, CHANGING),
+    *(ABLATION, TIMES, GRID, CALIBRATION),
+)
 FIGURES = {figure.name: figure for figure in ALL}
 
 

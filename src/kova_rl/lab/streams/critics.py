@@ -20,7 +20,8 @@ def critic_named(name: str) -> ValueLoop:
 
     The first part is adam, low-rank, kronecker or memoryless; the second Adam's rate or the filter's eta.
     Then, in any order: pN for N passes; lN for the lambda of the returns; each for returns anew before each
-    pass; and for filters fan-in for that prior and adaptive for learned noise.
+    pass; hN for a last layer that is solved, with this prior; and for filters fan-in for that prior and
+    adaptive for learned noise.
 
     Raises:
         ValueError: It is none of these.
@@ -34,7 +35,7 @@ def critic_named(name: str) -> ValueLoop:
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(
             f"a critic is written adam:RATE or {{low-rank,kronecker,memoryless}}:ETA, and :pN, :lLAMBDA, "
-            f":each, :fan-in, :adaptive after it, got {name!r} ({error})"
+            f":each, :hPRIOR, :fan-in, :adaptive after it, got {name!r} ({error})"
         ) from None
 
 
@@ -47,6 +48,8 @@ def _loop(parts: list[str]) -> tuple[dict[str, Any], list[str]]:
             loop["recompute"] = "each"
         elif part[:1] == "p" and part[1:].isdigit():
             loop["value_passes"] = int(part[1:])
+        elif part[:1] == "h":
+            loop["head"] = float(part[1:])
         elif part[:1] == "l":
             loop["value_lambda"] = float(part[1:])
         else:

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from kova_rl import Kova, targets
 from kova_rl.filter.observation import MaxRatio
+from kova_rl.head.features import Features, last_layer
 from kova_rl.lab.streams.store import Stream
 from kova_rl.sb3.settings import KovaSettings
-from kova_rl.value_loop import Learner, Passes, Rollout, ValueLoop
+from kova_rl.value_loop import Learner, Passes, Rollout, ValueLoop, solve_head
 
 __all__ = ["Examination", "examine", "free_returns"]
 
@@ -113,6 +114,8 @@ def _learn(critic: _Critic, rollout: Rollout, ratio: Tensor, gamma: float, lam: 
             goals = rollout.estimate(critic.values, gamma, own).returns.T.flatten()
         noise = torch.ones_like(ratio) if settings.value_first else ratio
         passes.go(rollout.observations, goals, {"ratio": noise, "weight": noise})
+    if settings.head is not None:
+        solve_head(Features(critic.network, last_layer(critic.network)), rollout, gamma, own, settings.head)
 
 
 def _examined(critic: _Critic, rollout: Rollout, gamma: float, lam: float) -> tuple[float, ...]:
