@@ -21,6 +21,7 @@ pytest.importorskip("matplotlib")
 from matplotlib import pyplot as plt
 from matplotlib.colors import to_rgb
 
+from kova_rl.lab.evaluation.panel import Panel
 from kova_rl.lab.figures import beliefs as show
 from kova_rl.lab.figures import chain_picture
 
@@ -59,10 +60,10 @@ def test_no_value_has_the_colour_of_a_wall() -> None:
 
 
 def draw_chain(path: Path) -> None:
-    belief = np.zeros(30), np.ones(30)
-    names = list(chain.critics())
-    results = [chain.Result(name, [0.1] * 30, dict.fromkeys(chain.LOOKS, belief)) for name in names]
-    chain_picture.draw(path, results, np.zeros(30), 30)
+    belief = {"mean": np.zeros(30), "std": np.ones(30), "truth": np.zeros(30)}
+    curve = {"samples": np.arange(8, 248, 8), "error": np.full(30, 0.1)}
+    panel = Panel("chain", "switch", 0.02, 120, {name: [curve] for name in chain.critics()})
+    chain_picture.draw(path, panel, dict.fromkeys(chain.LOOKS, belief))
 
 
 DRAWN: dict[str, Callable[[Path], None]] = {

@@ -33,7 +33,7 @@ class Show:
     seeds: Whole = 3
     """Of the chain: how many seeds are averaged."""
     updates: Whole = 3_000
-    """Of the chain: updates of each critic, at least 30; after two thirds the rewards turn round."""
+    """Of the chain: updates of each critic, at least 30; half-way the rewards turn round."""
 
     def run(self) -> None:
         """Draw it."""

@@ -28,6 +28,8 @@ def _points(panel: Panel) -> list[tuple[str, int]]:
 
 
 def _label(panel: Panel, name: str) -> str:
+    if name not in CRITICS:
+        return name
     chosen = panel.settings.get(name)
     return CRITICS[name].label + (f" {CRITICS[name].tuned} {chosen:g}" if chosen is not None else "")
 
