@@ -68,7 +68,7 @@ class RunConfig:
     loop: Options = setting(
         {},
         "How the critic of ppo, trpo and a2c goes through a rollout, of any critic: value_passes=3, "
-        "value_lr=1e-3 (of adam), value_lambda, value_batch, value_first, recompute.",
+        "value_lr=1e-3 (of adam), value_lambda, value_batch, value_first, recompute, head.",
     )
     learning_rate: float | None = setting(
         None, "Of the algorithm's own optimizer: the policy's, and with the critic adam the critic's."
