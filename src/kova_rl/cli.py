@@ -33,7 +33,7 @@ examples:
   kova sweep mine.toml --jobs 4 --out runs    many runs: lists in the file multiply out
   kova report runs                            their curves and tables, as one page
   kova reproduce fig3 --scale smoke           a figure of the paper; --list has all
-  kova show maze10 results/fig2/maze10_kova-eta-0.1_seed0
+  kova show maze10 results/fig2/maze10_kova-eta-0.001_seed0
   kova study --scale smoke                    the study that chose Kova's default
   kova --version
 """
