@@ -138,22 +138,27 @@ GROWTH = 2.0
 
 
 def kronecker(console: Console) -> bool:
-    """A step of Kronecker, with learned noise, over a step of Adam, from narrow critics to wide ones."""
+    """A step of the default, and of a fan-in prior, over a step of Adam, from narrow critics to wide ones."""
     table = Table(title="A step of Kronecker, with learned noise, over Adam's")
-    for heading in ("critic", "N", "Adam, ms", "ratio", "bar", "noise"):
+    for heading in ("critic", "N", "Adam, ms", "the default", "bar", "fan-in prior", "noise"):
         table.add_column(heading, justify="left" if heading == "critic" else "right")
-    settings = {
-        "covariance": covariance.Kronecker(covariance.FanIn()),
-        "observation": observation.Adaptive(),
-    }
+    fan_in = covariance.Kronecker(covariance.FanIn())
     ratios, good = {}, True
     for inputs, width, size, limit in SIZES:
-        steps = {"Adam": adam_step(width, inputs, size), "step": kova_step(width, inputs, size, **settings)}
+        steps = {
+            "Adam": adam_step(width, inputs, size),
+            "default": kova_step(width, inputs, size, observation=None),
+            "fan-in": kova_step(width, inputs, size, observation=None, covariance=fan_in),
+        }
         found = interleaved(steps, rounds=15, seconds=0.1, warm=16, clock=time.process_time)
-        ratio = ratios[width, size] = found["step"].typical / found["Adam"].typical
+        adam = found["Adam"].typical
+        ratio = ratios[width, size] = found["default"].typical / adam
         good &= limit is None or ratio <= limit
-        cells = (f"{1e3 * found['Adam'].typical:.2f}", f"{ratio:.2f}", "" if limit is None else f"{limit:g}")
-        table.add_row(f"{inputs}-{width}-{width}-1", str(size), *cells, f"{found['step'].noise:.0%}")
+        cells = (f"{1e3 * adam:.2f}", f"{ratio:.2f}", "" if limit is None else f"{limit:g}")
+        other = f"{found['fan-in'].typical / adam:.2f}"
+        table.add_row(
+            f"{inputs}-{width}-{width}-1", str(size), *cells, other, f"{found['default'].noise:.0%}"
+        )
     growth = ratios[2_048, 64] / ratios[64, 64]
     table.caption = f"the ratio grows by {growth:.2f} from 64 to 2,048 units, bar {GROWTH:g}"
     console.print(table)
