@@ -206,8 +206,8 @@ def test_float64_is_left_for_batches_that_need_it(monkeypatch: pytest.MonkeyPatc
     """Once P is small, the roots hold in float32 what is far below the rounding of ``H'P_0 H``."""
     model, doubled = members.critic(17, 64, torch.float32), []
     optimizer = Kova(model, covariance=covariance.Kronecker(), observation=observation.PerSample())
-    variance, double = torch.full((256,), 1e-3), kronecker._Sides.double
-    monkeypatch.setattr(kronecker._Sides, "double", lambda self: doubled.append(1) or double(self))
+    variance, double = torch.full((256,), 1e-3), kronecker.Sides.double
+    monkeypatch.setattr(kronecker.Sides, "double", lambda self: doubled.append(1) or double(self))
     for _ in range(30):
         x = torch.randn(256, 17)
         optimizer.step(lambda x=x: predictions(model, x), x[:, 0].sin(), variance=variance)

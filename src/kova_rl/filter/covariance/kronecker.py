@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from kova_rl.errors import InvalidBatch, NonFiniteBatch
 from kova_rl.filter.change import Change, Leak, Restart, Unchanged
 from kova_rl.filter.checks import check_whole
 from kova_rl.filter.covariance.base import ANY, Accepted, Covariance, Prior, Spread
+from kova_rl.filter.covariance.products import Layer, Pair, Sides, gram, sides_of, tiles, unrooted
 from kova_rl.filter.evidence import Evidence, Factors, Jacobian
 from kova_rl.filter.layout import Segment
 from kova_rl.filter.step import State, Update, check_finite, cholesky_of_finite
@@ -25,12 +26,8 @@ DAMPED = 0.75
 """What pays for the cross terms of a damped product; measured, so that the error bars are right."""
 HARD = 32
 """Units of rounding of variances that the noise must exceed."""
-LARGE = 128
-"""Samples from which on a symmetric product is worth halving."""
 WIDE = 256
 """Rows of a factor above which it is so too."""
-TILES = 2
-"""Parts in which that is done."""
 SAMPLES = 64
 """Rows of a batch that are enough for a mean over many batches, where the layer is not exact anyhow."""
 RIDGE = 16
@@ -39,8 +36,6 @@ RIDGE = 16
 ROUNDING = 1e-4
 """Share of a layer's gradients that may be left when they are taken for products."""
 
-Layer = dict[str, Any]
-Pair = tuple[Tensor, Tensor]
 Pairs = list[Pair]
 
 
@@ -114,12 +109,12 @@ class Kronecker(Covariance):
             )
         layers, pairs = list(state["layers"].values()), [(a, b) for _, a, b in factors]
         batch = _Batch(pairs, evidence, lr)
-        sides = [_sides(layer, pair, batch.plain) for layer, pair in zip(layers, pairs, strict=True)]
-        M = _gram(sides)  # H' P- H
+        sides = [sides_of(layer, pair, batch.plain) for layer, pair in zip(layers, pairs, strict=True)]
+        M = gram(sides)  # H' P- H
         expected, noise = M.diagonal().clone(), evidence.noise
         if not (batch.plain or batch.fits(expected)):
             sides, noise = [side.double() for side in sides], noise.double()
-            M = _gram(sides)
+            M = gram(sides)
         lower, jitter = cholesky_of_finite(noise.added_to(M), evidence)
         w = torch.linalg.solve_triangular(lower, evidence.innovation.to(M.dtype).unsqueeze(1), upper=False)
         z = torch.linalg.solve_triangular(lower.T, w, upper=True)  # S^-1 innovation
@@ -147,15 +142,15 @@ class Kronecker(Covariance):
             root = _times_root(state, jacobian.dense())
             return Spread.of(root, root)
         layers = state["layers"].values()
-        sides = [_sides(layer, (a, b), False) for layer, (_, a, b) in zip(layers, factors, strict=True)]
+        sides = [sides_of(layer, (a, b), False) for layer, (_, a, b) in zip(layers, factors, strict=True)]
         squares = [torch.linalg.vecdot(a, a) * torch.linalg.vecdot(b, b) for a, b in (s.left for s in sides)]
-        return Spread(torch.stack(squares).sum(0), partial(_gram, sides))
+        return Spread(torch.stack(squares).sum(0), partial(gram, sides))
 
     def draw(self, state: State, normal: Tensor) -> Tensor:
         out = torch.empty_like(normal)
         for part, layer in _parts(state):
             Z = normal[part].view(len(layer["outputs"]), -1)
-            out[part] = _unrooted(layer, Z).flatten()
+            out[part] = unrooted(layer, Z).flatten()
         return out
 
     def variances(self, state: State) -> Tensor:
@@ -195,7 +190,7 @@ class _Batch:
         if self.noise.is_diagonal:
             total = prior.dot(self.weights).item()
         else:
-            total = (self.weights * _gram([_Sides(pair, pair) for pair in pairs])).sum().item()
+            total = (self.weights * gram([Sides(pair, pair) for pair in pairs])).sum().item()
         if not math.isfinite(total):
             check_finite(prior, evidence)
             raise NonFiniteBatch(
@@ -232,88 +227,9 @@ def _add(factor: Tensor, left: Tensor, right: Tensor, keep: float, lr: float) ->
     if factor.shape[0] <= WIDE:
         factor.addmm_(left.T, right, beta=keep, alpha=lr)
         return
-    for start, stop in _tiles(factor.shape[0]):
+    for start, stop in tiles(factor.shape[0]):
         part = factor[start:stop, :stop]
         part.addmm_(left[:, start:stop].T, right[:, :stop], beta=keep, alpha=lr)
-
-
-class _Sides(NamedTuple):
-    """A layer's share of ``H'PH`` is ``(a c') * (b d')``, of a left pair a, b and a right one c, d."""
-
-    left: Pair
-    right: Pair
-
-    def double(self) -> _Sides:
-        pair = self.left[0].double(), self.left[1].double()
-        return _Sides(pair, pair)
-
-    def place(self, layer: Layer, z: Tensor, out: Tensor) -> None:
-        """Write the layer's part of ``P H z``, rows x cols; z is a column."""
-        (a, b), (rows, cols) = self.left, out.shape
-        halved = self.left is not self.right
-        if not halved and a.dtype == out.dtype and len(z) * (rows**2 + cols**2) < rows * cols * (rows + cols):
-            a, b = _solved(layer["inputs root"], a, True), _solved(layer["outputs root"], b, True)
-            halved = True
-        if halved:
-            torch.mm((b * z).T, a, out=out)
-        else:
-            out.copy_(_unrooted(layer, ((b * z).T @ a).to(out.dtype)))
-
-
-def _sides(layer: Layer, pair: Pair, plain: bool) -> _Sides:
-    """``a M_A, b M_B`` and a, b if that is exact enough and they are kept; else ``a U^-1, b V^-1`` twice."""
-    a, b = pair
-    if plain and "inputs inverse" in layer:
-        return _Sides((a @ layer["inputs inverse"], b @ layer["outputs inverse"]), pair)
-    # Of one output the root is 1.
-    rooted = _solved(layer["inputs root"], a), b if b.shape[1] == 1 else _solved(layer["outputs root"], b)
-    return _Sides(rooted, rooted)
-
-
-def _gram(sides: list[_Sides]) -> Tensor:
-    """The sum over layers, N x N and symmetric: of a large one a triangle is a copy."""
-    n = sides[0].left[0].shape[0]
-    if n < LARGE:
-        return _block(sides, 0, n)
-    out = sides[0].left[0].new_empty(n, n)
-    for start, stop in _tiles(n):
-        out[start:stop, :stop] = _block(sides, start, stop)
-        out[:start, start:stop] = out[start:stop, :start].T
-    return out
-
-
-def _tiles(n: int) -> Iterator[tuple[int, int]]:
-    """A few ranges of rows, of which a symmetric product needs only what is left of their last."""
-    size = -(-n // TILES)
-    for start in range(0, n, size):
-        yield start, min(start + size, n)
-
-
-def _block(sides: list[_Sides], start: int, stop: int) -> Tensor:
-    """Rows ``start`` to ``stop`` of it, and as many columns as there are up to there."""
-    out: Tensor | None = None
-    for (a, b), (c, d) in sides:
-        inner, outer = torch.mm(a[start:stop], c[:stop].T), torch.mm(b[start:stop], d[:stop].T)
-        out = inner.mul_(outer) if out is None else out.addcmul_(inner, outer)
-    assert out is not None
-    return out
-
-
-def _solved(root: Tensor, rows: Tensor, transposed: bool = False) -> Tensor:
-    """``rows U^-1``, or ``rows U^-T``: from the right, which is the faster side."""
-    out: Tensor = torch.linalg.solve_triangular(
-        root.T if transposed else root, rows, upper=not transposed, left=False
-    )
-    return out
-
-
-def _unrooted(layer: Layer, matrix: Tensor) -> Tensor:
-    """``V^-1 matrix U^-T``, rows x cols."""
-    half = _solved(layer["inputs root"], matrix, True)
-    if len(matrix) == 1:
-        return half
-    out: Tensor = torch.linalg.solve_triangular(layer["outputs root"], half, upper=True)
-    return out
 
 
 def _diagonal(layer: Layer, name: str) -> Tensor:
