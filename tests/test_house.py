@@ -131,6 +131,15 @@ def test_the_tables_of_policy_evaluation_are_made_again_from_their_data(
     assert (tmp_path / "tables.md").read_text() == (ROOT / "results" / folder / "tables.md").read_text()
 
 
+def test_the_calibration_is_drawn_again_from_its_data(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    shutil.copy(ROOT / "results" / "calibration" / FILE, tmp_path)
+    cli.main(["reproduce", "calibration", "--draw", "--out", str(tmp_path)])
+    before = ROOT / "results" / "calibration" / "calibration.md"
+    assert (tmp_path / "calibration.md").read_text() == before.read_text()
+    assert (tmp_path / "calibration.png").exists()
+
+
 def test_the_study_is_ranked_again_from_its_data(tmp_path: Path) -> None:
     shutil.copy(ROOT / "results" / "study" / FILE, tmp_path)
     cli.main(["study", "--draw", "--out", str(tmp_path)])

@@ -142,13 +142,16 @@ class Calibration:
 
     def show(self, root: Path, folders: Sequence[Folder], console: Console) -> None:
         """The table, and the picture if matplotlib is there."""
-        found: dict[str, list[Arrays]] = {}
         configs = [(folder, folder.json("config.json")) for folder in folders]
         known = [(folder, config) for folder, config in configs if "examined" in config]
         if not known:
             raise ValueError(f"{root} holds no runs of {self.name}")
-        for folder, config in known:
-            found.setdefault(config["environment"], []).append(folder.arrays())
+        known.sort(key=lambda each: each[1]["seed"])
+        found: dict[str, list[Arrays]] = {
+            environment: [folder.arrays() for folder, config in known if config["environment"] == environment]
+            for environment in self.environments
+        }
+        found = {environment: runs for environment, runs in found.items() if runs}
         sheet = _sheet(found, known[0][1]["steps"])
         console.print(sheet.rich())
         files.write(root / f"{self.name}.md", sheet.markdown().encode())
