@@ -43,12 +43,13 @@ def _switch(text: str) -> bool:
     return text.lower() == "true"
 
 
-def _spec(parse: Callable[[str], Any], metavar: str) -> Any:
+def _spec(parse: Callable[[str], Any], metavar: str, kinds: Any = bool | int | float) -> Any:
+    """One word, or nothing where that is allowed."""
     return PrimitiveConstructorSpec(
         nargs=1,
         metavar=metavar,
         instance_from_str=lambda words: parse(words[0]),
-        is_instance=lambda value: value is None or isinstance(value, bool | int | float),
+        is_instance=lambda value: value is None or isinstance(value, kinds),
         str_from_instance=lambda value: [str(value)],
     )
 
@@ -62,17 +63,6 @@ _SIZES: Any = PrimitiveConstructorSpec(
 )
 
 
-def _word(kind: type, metavar: str) -> Any:
-    """One word, or nothing."""
-    return PrimitiveConstructorSpec(
-        nargs=1,
-        metavar=metavar,
-        instance_from_str=lambda words: kind(words[0]),
-        is_instance=lambda value: value is None or isinstance(value, kind),
-        str_from_instance=lambda value: [str(value)],
-    )
-
-
 _OPEN = tyro.conf.arg(help_behavior_hint="")
 """No default in the help, which says in words what None means."""
 
@@ -80,7 +70,7 @@ Whole = Annotated[int, _spec(_whole, "INT")]
 Real = Annotated[float, _spec(_number, "NUMBER")]
 Count = Annotated[int | None, _spec(_whole, "INT"), _OPEN]
 Number = Annotated[float | None, _spec(_number, "NUMBER"), _OPEN]
-NoPath = Annotated[Path | None, _word(Path, "PATH"), _OPEN]
-NoName = Annotated[str | None, _word(str, "NAME"), _OPEN]
+NoPath = Annotated[Path | None, _spec(Path, "PATH", Path), _OPEN]
+NoName = Annotated[str | None, _spec(str, "NAME", str), _OPEN]
 Switch = Annotated[bool | None, _spec(_switch, "{True,False}"), _OPEN]
 Sizes = Annotated[tuple[int, ...] | None, _SIZES, _OPEN]
