@@ -33,6 +33,12 @@ def neuron_by_neuron(model: nn.Sequential, vectors: Tensor) -> list[Tensor]:
     return blocks
 
 
+def pivots(C: Tensor) -> Tensor:
+    """What Gauss divides by: the ratios of the leading minors."""
+    minors = torch.stack([torch.linalg.det(C[:k, :k]) for k in range(len(C) + 1)])
+    return minors[1:] / minors[:-1]
+
+
 class Naive:
     """One layer: all of its information, traced and multiplied out, in float64."""
 
@@ -56,7 +62,7 @@ class Naive:
         inputs, outputs = torch.eye(self.cols).double() + x * A, torch.eye(self.rows).double() + y * B
         self.P = torch.linalg.inv(torch.kron(outputs, inputs))
         a, b = torch.linalg.eigvalsh(inputs), torch.linalg.eigvalsh(outputs)
-        slopes = float((1 - 1 / a).mean() + (1 - 1 / b).mean())
+        slopes = float((1 - 1 / pivots(inputs)).mean() + (1 - 1 / pivots(outputs)).mean())
         change = float(b.log().mean() - a.log().mean()) / max(slopes, 0.1)
         self.balance *= math.exp(min(2.0, max(-2.0, change)))
 

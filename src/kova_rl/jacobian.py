@@ -149,7 +149,7 @@ class JacobianOf:
 
     def _keeps_rows(self, predictions: Tensor, layers: list[tuple[Tensor, GradientEdge]]) -> bool:
         nodes = {edge.node for _, edge in layers}
-        return keeps_rows([predictions, *(a for a, _ in layers)], nodes, self._tracked, len(predictions))
+        return keeps_rows([predictions, *(a for a, _ in layers)], nodes, self._tracked, predictions.shape[0])
 
     def _fast(
         self,

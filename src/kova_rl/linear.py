@@ -48,14 +48,14 @@ class Layer:
     @cached_property
     def columns(self) -> Tensor:
         """``[a, 1]`` as columns, cols x N, whitened."""
-        out = self.a.new_empty(self.linear.segment.cols, len(self.a))
+        out = self.a.new_empty(self.linear.segment.cols, self.a.shape[0])
         self._fill(out.T)
         return out
 
     @cached_property
     def inputs(self) -> Tensor:
         """``[a, 1]`` as rows, N x cols, whitened."""
-        out = self.a.new_empty(len(self.a), self.linear.segment.cols)
+        out = self.a.new_empty(self.a.shape[0], self.linear.segment.cols)
         self._fill(out)
         return out
 

@@ -17,7 +17,7 @@ from kova_rl.filter.evolution import Evolution
 from kova_rl.filter.observation import Observation
 from kova_rl.parameters import Parameters
 
-FORMAT = 3
+FORMAT = 4
 
 
 def moved(tree: Any, device: torch.device) -> Any:

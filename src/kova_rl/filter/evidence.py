@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -172,9 +173,10 @@ class Workspace:
 
     def __init__(self) -> None:
         self._buffers: dict[str, Tensor] = {}
+        self._derived: dict[str, tuple[Tensor, Tensor]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_buffers": {}}  # nothing worth copying or saving
+        return {"_buffers": {}, "_derived": {}}  # nothing worth copying or saving
 
     def buffer(self, name: str, rows: int, cols: int, like: Tensor) -> Tensor:
         """An uninitialised rows x cols matrix, the same memory at each call where it is large enough."""
@@ -187,6 +189,13 @@ class Workspace:
         ):
             kept = self._buffers[name] = like.new_empty(rows * cols)
         return kept[: rows * cols].view(rows, cols)
+
+    def derived(self, name: str, source: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
+        """What ``make`` gives for a tensor, kept until another tensor takes its place."""
+        known = self._derived.get(name)
+        if known is None or known[0] is not source:
+            known = self._derived[name] = source, make(source)
+        return known[1]
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from torch import Tensor
 from kova_rl.errors import InvalidBatch, NonFiniteBatch
 from kova_rl.filter.change import Change, Leak, Restart, Unchanged
 from kova_rl.filter.checks import check_whole
+from kova_rl.filter.covariance import products
 from kova_rl.filter.covariance.base import ANY, Accepted, Covariance, Prior, Spread
-from kova_rl.filter.covariance.products import Layer, Pair, Sides, gram, sides_of, tiles, unrooted
+from kova_rl.filter.covariance.products import Layer, Pair, Sides, gram, sides_of, squares_of, tiles
 from kova_rl.filter.evidence import Evidence, Factors, Jacobian
 from kova_rl.filter.layout import Segment
 from kova_rl.filter.step import State, Update, check_finite, cholesky_of_finite
@@ -91,8 +92,6 @@ class Kronecker(Covariance):
             for name, size in (("inputs", segment.cols), ("outputs", segment.rows)):
                 kept[name] = torch.zeros(size, size, dtype=like.dtype, device=like.device)
                 kept[f"{name} root"] = torch.eye(size, dtype=like.dtype, device=like.device)
-                if segment.rows > 1 and segment.cols > 1:
-                    kept[f"{name} inverse"] = torch.eye(size, dtype=like.dtype, device=like.device)
             return kept
 
         layers = {str(segment.start): layer(segment) for segment in segments}
@@ -109,7 +108,10 @@ class Kronecker(Covariance):
             )
         layers, pairs = list(state["layers"].values()), [(a, b) for _, a, b in factors]
         batch = _Batch(pairs, evidence, lr)
-        sides = [sides_of(layer, pair, batch.plain) for layer, pair in zip(layers, pairs, strict=True)]
+        inverses = (
+            products.inverses_of(state["layers"], evidence.workspace) if batch.plain else [None] * len(pairs)
+        )
+        sides = [sides_of(*each) for each in zip(layers, pairs, inverses, strict=True)]
         M = gram(sides)  # H' P- H
         expected, noise = M.diagonal().clone(), evidence.noise
         if not (batch.plain or batch.fits(expected)):
@@ -118,7 +120,7 @@ class Kronecker(Covariance):
         lower, jitter = cholesky_of_finite(noise.added_to(M), evidence)
         w = torch.linalg.solve_triangular(lower, evidence.innovation.to(M.dtype).unsqueeze(1), upper=False)
         z = torch.linalg.solve_triangular(lower.T, w, upper=True)  # S^-1 innovation
-        nis = torch.linalg.vecdot(w, w, dim=0).item() / len(w)
+        nis = torch.linalg.vecdot(w, w, dim=0).item() / w.shape[0]
         delta = evidence.innovation.new_empty(evidence.jacobian.size)
         column = z if lr == 1.0 else z * lr
         for layer, (start, a, b), side in zip(layers, factors, sides, strict=True):
@@ -142,20 +144,21 @@ class Kronecker(Covariance):
             root = _times_root(state, jacobian.dense())
             return Spread.of(root, root)
         layers = state["layers"].values()
-        sides = [sides_of(layer, (a, b), False) for layer, (_, a, b) in zip(layers, factors, strict=True)]
-        squares = [torch.linalg.vecdot(a, a) * torch.linalg.vecdot(b, b) for a, b in (s.left for s in sides)]
-        return Spread(torch.stack(squares).sum(0), partial(gram, sides))
+        sides = [sides_of(layer, (a, b)) for layer, (_, a, b) in zip(layers, factors, strict=True)]
+        return Spread(squares_of(sides), partial(gram, sides))
 
     def draw(self, state: State, normal: Tensor) -> Tensor:
         out = torch.empty_like(normal)
         for part, layer in _parts(state):
             Z = normal[part].view(len(layer["outputs"]), -1)
-            out[part] = unrooted(layer, Z).flatten()
+            out[part] = products.unrooted(layer, Z).flatten()
         return out
 
     def variances(self, state: State) -> Tensor:
         diagonals = [
-            torch.outer(_diagonal(layer, "outputs"), _diagonal(layer, "inputs")).flatten()
+            torch.outer(
+                *(products.inverse_of(layer[f"{name} root"]).diagonal() for name in ("outputs", "inputs"))
+            ).flatten()
             for _, layer in _parts(state)
         ]
         return torch.cat(diagonals)
@@ -211,7 +214,7 @@ class _Batch:
         (a, b), W, lr = self.pairs[k], self.weights, self.lr
         if self.noise.is_diagonal:
             for_b, for_a = ((length * W).unsqueeze(1) for length in self.lengths[k])
-            stride = len(a) // SAMPLES
+            stride = a.shape[0] // SAMPLES
             if stride > 1 and a.shape[1] > 1 and b.shape[1] > 1:
                 a, b, for_a, for_b = (x[self.step % stride :: stride] for x in (a, b, for_a, for_b))
                 lr *= len(W) / len(a)
@@ -232,14 +235,6 @@ def _add(factor: Tensor, left: Tensor, right: Tensor, keep: float, lr: float) ->
         part.addmm_(left[:, start:stop].T, right[:, :stop], beta=keep, alpha=lr)
 
 
-def _diagonal(layer: Layer, name: str) -> Tensor:
-    """Of the inverse of a factor."""
-    inverse: Tensor | None = layer.get(f"{name} inverse")
-    if inverse is None:
-        inverse = torch.cholesky_inverse(layer[f"{name} root"], upper=True)
-    return inverse.diagonal()
-
-
 def _parts(state: State) -> Iterator[tuple[slice, Layer]]:
     """Each layer, and its coordinates."""
     for start, layer in state["layers"].items():
@@ -257,7 +252,7 @@ def _times_root(state: State, H: Tensor) -> Tensor:
 
 
 def _refresh(layer: Layer) -> None:
-    """P of a layer's information, as the roots of its two factors' inverses."""
+    """P of a layer's information, as the roots of what its two factors are the inverses of."""
     trace = float(layer["outputs"].trace())
     if not trace > 0.0:
         return
@@ -267,7 +262,7 @@ def _refresh(layer: Layer) -> None:
         layer[f"{name} root"] = _root(layer[name], 1.0)
         return
     pi = layer["balance"] * (cols / rows) ** 0.5 * trace**-0.5
-    inputs, outputs = _invert(layer, "inputs", DAMPED * pi), _invert(layer, "outputs", DAMPED / (trace * pi))
+    inputs, outputs = _update(layer, "inputs", DAMPED * pi), _update(layer, "outputs", DAMPED / (trace * pi))
     layer["balance"] *= _rebalance(inputs, outputs)
 
 
@@ -277,11 +272,15 @@ def _rebalance(inputs: tuple[float, float], outputs: tuple[float, float]) -> flo
     return math.exp(min(2.0, max(-2.0, change)))
 
 
-def _invert(layer: Layer, name: str, share: float) -> tuple[float, float]:
-    """Root and inverse of ``I + share factor``; the mean logarithm of its eigenvalues, and its derivative."""
+def _update(layer: Layer, name: str, share: float) -> tuple[float, float]:
+    """The root of ``I + share factor``; the mean logarithm of its eigenvalues, and about its derivative.
+
+    The derivative is the mean of ``1 - 1/eigenvalue``. Squares of the root's diagonal in place of eigenvalues
+    give no less, so that a step of Newton's is never too long.
+    """
     root = layer[f"{name} root"] = _root(layer[name], share)
-    inverse = layer[f"{name} inverse"] = torch.cholesky_inverse(root, upper=True).T  # so it is contiguous
-    return 2 * float(root.diagonal().log().mean()), 1 - float(inverse.diagonal().mean())
+    squares = root.diagonal().square()
+    return float(squares.log().mean()), 1 - float(squares.reciprocal().mean())
 
 
 def _root(factor: Tensor, share: float) -> Tensor:

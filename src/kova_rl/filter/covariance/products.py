@@ -8,15 +8,30 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Layer", "Pair", "Sides", "gram", "sides_of", "tiles", "unrooted"]
+from kova_rl.filter.evidence import Workspace
 
+__all__ = [
+    "Layer",
+    "Pair",
+    "Sides",
+    "gram",
+    "inverse_of",
+    "inverses_of",
+    "sides_of",
+    "squares_of",
+    "tiles",
+    "unrooted",
+]
+
+INVERTED = 512
+"""Rows of a factor up to which products with its inverse are quicker than solving with its root."""
 LARGE = 128
 """Samples from which on a symmetric product is worth halving."""
 TILES = 2
 """Parts in which that is done."""
 
 Layer = dict[str, Any]
-"""The state of a layer: its information's two factors, and the roots and inverses of P's."""
+"""The state of a layer: its information's two factors, and the roots of P's."""
 Pair = tuple[Tensor, Tensor]
 """Inputs and output gradients of a batch, one row a sample each."""
 
@@ -27,6 +42,12 @@ class Sides(NamedTuple):
     left: Pair
     right: Pair
 
+    def squares(self) -> Tensor:
+        """The diagonal of it, where both pairs are the same."""
+        a, b = self.left
+        out: Tensor = torch.linalg.vecdot(a, a) * torch.linalg.vecdot(b, b)
+        return out
+
     def double(self) -> Sides:
         pair = self.left[0].double(), self.left[1].double()
         return Sides(pair, pair)
@@ -35,7 +56,7 @@ class Sides(NamedTuple):
         """Write the layer's part of ``P H z``, rows x cols; z is a column."""
         (a, b), (rows, cols) = self.left, out.shape
         halved = self.left is not self.right
-        if not halved and a.dtype == out.dtype and len(z) * (rows**2 + cols**2) < rows * cols * (rows + cols):
+        if not halved and a.dtype == out.dtype and z.shape[0] * (rows**2 + cols**2) < rows * cols * (rows + cols):
             a, b = _solved(layer["inputs root"], a, True), _solved(layer["outputs root"], b, True)
             halved = True
         if halved:
@@ -44,14 +65,37 @@ class Sides(NamedTuple):
             out.copy_(unrooted(layer, ((b * z).T @ a).to(out.dtype)))
 
 
-def sides_of(layer: Layer, pair: Pair, plain: bool) -> Sides:
-    """``a M_A, b M_B`` and a, b if that is exact enough and they are kept; else ``a U^-1, b V^-1`` twice."""
+def sides_of(layer: Layer, pair: Pair, inverses: Pair | None = None) -> Sides:
+    """``a M_A, b M_B`` and a, b, given the two inverses; else ``a U^-1, b V^-1`` twice."""
     a, b = pair
-    if plain and "inputs inverse" in layer:
-        return Sides((a @ layer["inputs inverse"], b @ layer["outputs inverse"]), pair)
+    if inverses is not None:
+        return Sides((a @ inverses[0], b @ inverses[1]), pair)
     # Of one output the root is 1.
     rooted = _solved(layer["inputs root"], a), b if b.shape[1] == 1 else _solved(layer["outputs root"], b)
     return Sides(rooted, rooted)
+
+
+def squares_of(sides: list[Sides]) -> Tensor:
+    """The diagonal of ``H'PH``, of roots."""
+    return torch.stack([side.squares() for side in sides]).sum(0)
+
+
+def inverses_of(layers: dict[str, Layer], workspace: Workspace) -> list[Pair | None]:
+    """The two factors of each layer's P; None where their roots are as quick."""
+    found: list[Pair | None] = []
+    for start, layer in layers.items():
+        names = ("inputs", "outputs")
+        if not all(1 < layer[name].shape[0] <= INVERTED for name in names):
+            found.append(None)
+            continue
+        a, b = (workspace.derived(f"{name} {start}", layer[f"{name} root"], inverse_of) for name in names)
+        found.append((a, b))
+    return found
+
+
+def inverse_of(root: Tensor) -> Tensor:
+    """Of ``U'U``, contiguous."""
+    return torch.cholesky_inverse(root, upper=True).T
 
 
 def gram(sides: list[Sides]) -> Tensor:
@@ -94,7 +138,7 @@ def _solved(root: Tensor, rows: Tensor, transposed: bool = False) -> Tensor:
 def unrooted(layer: Layer, matrix: Tensor) -> Tensor:
     """``V^-1 matrix U^-T``, rows x cols."""
     half = _solved(layer["inputs root"], matrix, True)
-    if len(matrix) == 1:
+    if matrix.shape[0] == 1:
         return half
     out: Tensor = torch.linalg.solve_triangular(layer["outputs root"], half, upper=True)
     return out
