@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from kova_rl.baselines.gptd_input import flag, number, states_of
 from kova_rl.errors import InvalidBatch, NonFiniteBatch, StateMismatch
 from kova_rl.filter.checks import FLOATS, check_choice, check_positive, check_real
 from kova_rl.posterior import Belief
@@ -166,9 +166,9 @@ class GPTD:
             NonFiniteBatch: Something is NaN or infinite. Nothing changed.
             InvalidBatch: A shape is wrong, or the trajectory has a gap. Nothing changed.
         """
-        over, amount = _flag("done", done), _number("reward", reward)
-        here = _states("state", state, self._basis.shape)
-        there = None if over else _states("next_state", next_state, tuple(here.shape))
+        over, amount = flag("done", done), number("reward", reward)
+        here = states_of("state", state, self._basis.shape)
+        there = None if over else states_of("next_state", next_state, tuple(here.shape))
         self._check_continues(here)
         basis, h = self._basis.extended(here)
         if there is not None:
@@ -187,7 +187,7 @@ class GPTD:
     def belief(self, states: Any) -> Belief:
         """The posterior of the values of (n, ...) states, with their joint covariance."""
         basis = self._basis
-        batch = _states("states", states, basis.shape, batch=True).clone()
+        batch = states_of("states", states, basis.shape, batch=True).clone()
         features = basis.features(batch)
         moments = self._moments.grown(features.shape[1], basis.scale)
         half = features @ moments.root
@@ -254,56 +254,3 @@ class GPTD:
             "state must be the next_state of the last call, which was not done: with monte_carlo=True "
             "their noise is shared. Nothing was changed. Call restart() where a trajectory is cut."
         )
-
-
-def check_finite(name: str, values: Tensor) -> None:
-    if not torch.isfinite(values).all():
-        raise NonFiniteBatch(f"{name} has NaN or infinite entries. Nothing was changed.")
-
-
-def finite_features(name: str, features: Tensor, dtype: torch.dtype) -> Tensor:
-    """Features as the recursion wants them: constants of its dtype, finite."""
-    result = features.detach().to("cpu", dtype)
-    check_finite(name, result)
-    return result
-
-
-def _tensor(name: str, value: Any) -> Tensor:
-    """On the CPU and finite. Its dtype is its own; a list of floats becomes float64."""
-    try:
-        tensor = value.detach().cpu() if isinstance(value, Tensor) else torch.tensor(np.asarray(value))
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidBatch(f"{name} must be numbers, got {value!r}. Nothing was changed.") from error
-    check_finite(name, tensor)
-    return tensor
-
-
-def _states(name: str, value: Any, shape: tuple[int, ...] | None, batch: bool = False) -> Tensor:
-    """A state of this shape, or a batch of them."""
-    tensor = _tensor(name, value)
-    wrong = batch and tensor.ndim == 0
-    if shape is not None:
-        wrong = wrong or tuple(tensor.shape[1:] if batch else tensor.shape) != shape
-    if wrong:
-        sizes = "..." if shape is None else ", ".join(map(str, shape))
-        expected = f"(n, {sizes})" if batch else str(shape)
-        raise InvalidBatch(
-            f"{name} must have shape {expected}, got {tuple(tensor.shape)}. Nothing was changed."
-        )
-    return tensor
-
-
-def _number(name: str, value: Any) -> float:
-    tensor = _tensor(name, value)
-    if tensor.numel() != 1:
-        raise InvalidBatch(
-            f"{name} must be one number, got shape {tuple(tensor.shape)}. Nothing was changed."
-        )
-    return float(tensor)
-
-
-def _flag(name: str, value: Any) -> bool:
-    number = _number(name, value)
-    if number not in (0.0, 1.0):
-        raise InvalidBatch(f"{name} must be boolean, or 0 and 1, got {value!r}. Nothing was changed.")
-    return bool(number)

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kova_rl.baselines.gptd import GPTD, Basis, finite_features
+from kova_rl.baselines.gptd import GPTD, Basis
+from kova_rl.baselines.gptd_input import finite_features
 from kova_rl.errors import InvalidBatch, StateMismatch
 from kova_rl.filter.checks import check_positive, check_whole
 
