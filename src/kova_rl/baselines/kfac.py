@@ -11,9 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from kova_rl.baselines.kfac_factors import (
-    Call,
-    Factors,
-    FullBlock,
     LinearBlock,
     Memory,
     average_,
@@ -23,6 +20,7 @@ from kova_rl.baselines.kfac_factors import (
     decomposed,
     natural_gradient,
 )
+from kova_rl.baselines.kfac_recording import Call, factors_of
 from kova_rl.errors import InvalidBatch, KovaError, NonFiniteBatch, StateMismatch
 from kova_rl.filter.checks import check_fraction, check_positive, check_real, check_whole
 
@@ -186,41 +184,10 @@ class KFAC(torch.optim.Optimizer):
         factors.
         """
         calls, self._calls = self._calls, {}
-        if not calls and any(isinstance(block, LinearBlock) for block in self._blocks):
-            raise KovaError("observe() before a forward pass in `with optimizer.recording():`")
-        if log_likelihoods.ndim != 1 or not len(log_likelihoods) or not log_likelihoods.requires_grad:
-            raise InvalidBatch(
-                "log_likelihoods must be (N,), one a sample, and depend on the parameters, got shape "
-                f"{tuple(log_likelihoods.shape)} with requires_grad={log_likelihoods.requires_grad}"
-            )
-        if not torch.isfinite(log_likelihoods).all():
-            raise NonFiniteBatch("a log-likelihood is not finite. Nothing was changed.")
-        batch = self._batch_factors(log_likelihoods, calls, retain_graph)
-        for name, factors in batch.items():
-            if not all(torch.isfinite(factor).all() for factor in factors):
-                raise NonFiniteBatch(
-                    f"the Fisher factors of {name} are not finite. Nothing was changed. Normalise the inputs."
-                )
+        batch = factors_of(self._blocks, calls, log_likelihoods, retain_graph)
         memory, decay = self._memory(), self.param_groups[0]["decay"]
         for name, factors in batch.items():
             average_(memory[name], factors, decay)
-
-    def _batch_factors(
-        self, log_likelihoods: Tensor, calls: dict[nn.Linear, Call], retain_graph: bool
-    ) -> dict[str, Factors]:
-        found: dict[str, Factors | None] = {}
-        for block in self._blocks:
-            if isinstance(block, FullBlock):
-                found[block.name] = block.factors(log_likelihoods)
-        linear = [b for b in self._blocks if isinstance(b, LinearBlock) and b.layer in calls]
-        for block in linear:
-            calls[block.layer].check(block.name, len(log_likelihoods))
-        outputs = [calls[block.layer].outputs for block in linear]
-        total = log_likelihoods.sum()
-        gradients = torch.autograd.grad(total, outputs, retain_graph=retain_graph, allow_unused=True)
-        for block, g in zip(linear, gradients, strict=True):
-            found[block.name] = None if g is None else block.factors(calls[block.layer].inputs, g)
-        return {name: factors for name, factors in found.items() if factors is not None}
 
     # ------------------------------------------------------------------ learning
 

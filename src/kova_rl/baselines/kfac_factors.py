@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from kova_rl.errors import InvalidBatch, StateMismatch
+from kova_rl.errors import StateMismatch
 
 LARGEST = 1000
 """Elements of a parameter outside nn.Linear, whose Fisher matrix is kept in full."""
@@ -27,38 +27,6 @@ class Factors(NamedTuple):
 
     A: Tensor
     G: Tensor
-
-
-class Call(NamedTuple):
-    """What a layer was given and gave, and how often each had been written to."""
-
-    inputs: Tensor
-    outputs: Tensor
-    versions: tuple[int, int]
-
-    @classmethod
-    def of(cls, name: str, inputs: Tensor, outputs: Tensor) -> Call:
-        """The call of a layer, which must be with one row a sample."""
-        if inputs.ndim != 2:
-            raise InvalidBatch(
-                f"{name} must be called with a batch of vectors, (N, features), got shape "
-                f"{tuple(inputs.shape)}: flatten it to one row a sample"
-            )
-        return cls(inputs.detach(), outputs, (inputs._version, outputs._version))
-
-    def check(self, name: str, n: int) -> None:
-        """Whether its gradients will be those of n log-likelihoods."""
-        if len(self.inputs) != n:
-            raise InvalidBatch(
-                f"{name} was recorded with {len(self.inputs)} samples, log_likelihoods has {n}: one a sample"
-            )
-        if not self.outputs.requires_grad:
-            raise InvalidBatch(f"{name} was recorded without a graph: leave torch.no_grad() for it")
-        if (self.inputs._version, self.outputs._version) != self.versions:
-            raise InvalidBatch(
-                f"the input or output of {name} was changed in place after its call, so that its gradient "
-                "is not the layer's: use activations with inplace=False"
-            )
 
 
 @dataclass(frozen=True)
