@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from kova_rl.baselines.ktd_equations import Action, Equation, Optimality
+from kova_rl.baselines.ktd_input import batch_of, number, pair, picked
+from kova_rl.baselines.ktd_sigma import Update, factor, moments, sigma_points, update
 from kova_rl.baselines.many import ManyWeights
-from kova_rl.errors import InvalidBatch, NonFiniteBatch, NotPositiveDefinite, StateMismatch
-from kova_rl.filter.change import Change
+from kova_rl.errors import StateMismatch
 from kova_rl.filter.checks import check_choice, check_dtype, check_positive, check_real
 from kova_rl.filter.evidence import Workspace
 from kova_rl.filter.evolution import Evolution, FadingMemory
-from kova_rl.filter.predict import inflation, predict
+from kova_rl.filter.predict import predict
 from kova_rl.filter.windup import guarded
 from kova_rl.posterior import Belief
 
 __all__ = ["KTD", "KTDInfo"]
-
-FLOOR = 1e-4
-"""The least variance of an innovation, as in the released code."""
 
 
 class KTDInfo(NamedTuple):
@@ -33,14 +30,6 @@ class KTDInfo(NamedTuple):
     """The reward less its prediction."""
     innovation_variance: float
     """What the filter expected the innovation's variance to be, noise included."""
-
-
-class _Update(NamedTuple):
-    """A step before it is made."""
-
-    weights: Tensor
-    covariance: Tensor
-    info: KTDInfo
 
 
 PAPER = FadingMemory(0.01 / 1.01)
@@ -191,32 +180,35 @@ class KTD:
 
         After an error nothing has changed.
         """
-        done = bool(terminated)
-        states = self._pair(state, state if done else next_state)
-        observed = self._number(reward)
-
-        def rewards(values: Tensor) -> Tensor:
-            there = None if done else values[:, 1]
-            return self.equation(values[:, 0], there, self.gamma, action, next_action)
-
+        step, done = self.steps + 1, bool(terminated)
+        states = pair(state, state if done else next_state, self._weights, step)
+        observed = number(reward, step)
         change = self.evolution.change(self._memory)
+        settings = {"kappa": self.kappa, "prior": self.prior, "noise": self.noise}
+
+        def updated(P: Tensor) -> Update:
+            predicted = predict(change, P, step)
+            lower = factor(predicted, step)
+            here, there = self._network(self._points(lower), states).unbind(1)
+            z = self.equation(here, None if done else there, self.gamma, action, next_action)
+            return update(self._weights, predicted, lower, z, observed, change, **settings, step=step)
+
         made = guarded(
             self.evolution,
             change,
             self._P.diagonal,
-            self.steps + 1,
-            lambda: self._update(self._P, change, states, observed, rewards),
-            lambda: self._update(self._eye(), change, states, observed, rewards),
+            step,
+            lambda: updated(self._P),
+            lambda: updated(self._eye()),
         )
         self._weights = made.weights
         if self._tracked:
             self._P = made.covariance
-        self.steps += 1
+        self.steps = step
         self.forward_passes += 2 * (2 * len(self._weights) + 1)
-        innovation, variance = made.info
-        self.evolution.observe(self._memory, innovation * innovation / variance)
+        self.evolution.observe(self._memory, made.innovation * made.innovation / made.variance)
         self._network.scatter(self._weights)
-        return made.info
+        return KTDInfo(made.innovation, made.variance)
 
     @torch.no_grad()
     def posterior(self, states: Any, actions: Any = None) -> Belief:
@@ -231,32 +223,15 @@ class KTD:
             ``actions``; its joint covariance then takes the entries row by row, and ``sample`` needs
             ``actions``.
         """
-        inputs = self._tensor(states)
-        if inputs.ndim < 2 or not torch.isfinite(inputs).all():
-            raise InvalidBatch(
-                f"states must be a batch of finite observations, got shape {tuple(inputs.shape)}"
-            )
-        values = self._network(self._points(self._factor(self._P)), inputs)
+        inputs = batch_of(states, self._weights)
+        values = self._network(self._points(factor(self._P, self.steps + 1)), inputs)
         n, outputs = values.shape[1:]
         if actions is not None:
-            chosen = torch.as_tensor(actions, device=inputs.device)
-            whole = not chosen.is_floating_point() and chosen.shape == (n,)
-            if not whole or bool(((chosen < 0) | (chosen >= outputs)).any()):
-                raise InvalidBatch(
-                    f"actions must be {n} whole numbers in [0, {outputs}), got {chosen.dtype} of shape "
-                    f"{tuple(chosen.shape)}"
-                )
-            values = values.gather(2, chosen.long().expand(len(values), n)[:, :, None])
+            values = picked(values, actions)
         shape = (n,) if values.shape[2] == 1 else (n, outputs)
-        mean, centre, rest = self._moments(values.flatten(1))
-        w0, w = self._sigma_weights()
-        variance = (w0 * centre.square()).add_(rest.square().sum(0), alpha=w).clamp_(min=0.0)
-
-        def joint() -> Tensor:
-            found = torch.addr(w * (rest.T @ rest), centre, centre, alpha=w0)
-            return found.add(found.T).mul_(0.5)
-
-        return Belief(mean.view(shape), variance.sqrt().view(shape), joint, self._tracked)
+        found = moments(values.flatten(1), self.kappa)
+        std = found.variance().sqrt_()
+        return Belief(found.mean.view(shape), std.view(shape), found.covariance, self._tracked)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a run needs to go on, bit for bit. Settings are not part of it."""
@@ -299,103 +274,10 @@ class KTD:
         """What must agree for the numbers of a state to mean the same."""
         return {"format": 1, "parameters": self._network.shapes, "prior": float(self.prior)}
 
-    def _update(
-        self,
-        P: Tensor,
-        change: Change,
-        states: Tensor,
-        reward: float,
-        rewards: Callable[[Tensor], Tensor],
-    ) -> _Update:
-        predicted = predict(change, P, self.steps + 1)
-        lower = self._factor(predicted)
-        z = rewards(self._network(self._points(lower), states))
-        mean, centre, rest = self._moments(z)
-        w0, w = self._sigma_weights()
-        expected, spread = float(mean), float(w0 * centre * centre + w * rest.dot(rest))
-        if not math.isfinite(expected + spread):
-            bad = int((~torch.isfinite(z)).sum())
-            self._refuse(
-                f"{bad} of {len(z)} sigma points predict no finite reward, or their spread overflows"
-            )
-        d = len(P)
-        b = (z[1 : d + 1] - z[d + 1 :]).mul_(0.5 / math.sqrt(d + self.kappa))
-        S, explained = max(spread + self.noise, FLOOR), float(b.dot(b))
-        g = inflation(change, explained / max(S - explained, self.noise))
-        S += (g - 1) * explained
-        cross = torch.mv(lower, b)  # P_theta_r = L b, before the inflation
-        innovation = reward - expected
-        weights = self._weights.add(cross, alpha=g / S * innovation * math.sqrt(self.prior))
-        if not torch.isfinite(weights).all():
-            self._refuse("the new weights would not be finite")
-        share = ((g - 1) / explained if g > 1 and explained > 0 else 0.0) - g**2 / S
-        root = cross.mul_(math.sqrt(abs(share)))  # one vector, so that P stays symmetric to the bit
-        posterior = predicted.addcmul_(root[:, None], root, value=math.copysign(1.0, share))  # P- - K S K'
-        return _Update(weights, posterior, KTDInfo(innovation, S))
-
-    def _moments(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The weighted mean over the sigma points, and how far from it the centre and the others are."""
-        mean = z[0] + self._sigma_weights()[1] * (z[1:] - z[0]).sum(0)
-        return mean, z[0] - mean, z[1:] - mean
-
-    def _sigma_weights(self) -> tuple[float, float]:
-        """Of the centre, and of each of the others."""
-        total = len(self._weights) + self.kappa
-        return self.kappa / total, 0.5 / total
-
     def _points(self, lower: Tensor) -> Tensor:
-        """The sigma points as rows, (2d+1) x d: the centre, theta + c L_j, theta - c L_j."""
         d, mean = len(lower), self._weights
         c = math.sqrt(self.prior * (d + self.kappa))
-        points = self._workspace.buffer("points", 2 * d + 1, d, mean)
-        points[0] = mean
-        torch.add(mean, lower.mT, alpha=c, out=points[1 : d + 1])
-        torch.sub(mean, lower.mT, alpha=c, out=points[d + 1 :])
-        return points
-
-    def _factor(self, P: Tensor) -> Tensor:
-        lower: Tensor
-        lower, failed = torch.linalg.cholesky_ex(P)
-        if failed.item():
-            lowest, highest = (float(x) for x in torch.aminmax(P.diagonal()))
-            raise NotPositiveDefinite(
-                f"step {self.steps + 1}: the covariance is not positive definite (its variances are "
-                f"{lowest:.3g} to {highest:.3g} times the prior's), so it has no sigma points. Nothing was "
-                "changed. Use dtype=torch.float64, or evolution.PriorAnchored or DirectionalForgetting, "
-                "which stay below the prior."
-            )
-        return lower
-
-    def _refuse(self, why: str) -> NoReturn:
-        raise NonFiniteBatch(
-            f"step {self.steps + 1}: {why}. Nothing was changed. Normalise the observations; if the "
-            "covariance has wound up, use a bounded evolution such as PriorAnchored."
-        )
+        return sigma_points(mean, lower, c, self._workspace.buffer("points", 2 * d + 1, d, mean))
 
     def _eye(self) -> Tensor:
         return torch.eye(len(self._weights), dtype=self._weights.dtype, device=self._weights.device)
-
-    def _tensor(self, values: Any) -> Tensor:
-        return torch.as_tensor(values, dtype=self._weights.dtype, device=self._weights.device)
-
-    def _pair(self, state: Any, next_state: Any) -> Tensor:
-        """s and s', stacked and checked."""
-        here, there = self._tensor(state), self._tensor(next_state)
-        if here.shape != there.shape or not here.ndim:
-            raise InvalidBatch(
-                "state and next_state must be one observation each, of one shape, without a batch dimension, "
-                f"got {tuple(here.shape)} and {tuple(there.shape)}"
-            )
-        states = torch.stack((here, there))
-        if not torch.isfinite(states).all():
-            self._refuse("state or next_state is not finite")
-        return states
-
-    def _number(self, reward: Any) -> float:
-        found = torch.as_tensor(reward, dtype=torch.float64).detach()
-        if found.numel() != 1:
-            raise InvalidBatch(f"reward must be one number, got shape {tuple(found.shape)}")
-        number = float(found)
-        if not math.isfinite(number):
-            self._refuse(f"the reward is {number}")
-        return number
