@@ -34,7 +34,7 @@ def record(noise: observation.Observation, eta: float, count: int) -> list[Batch
         chain.walk(32)
         x, y = chain.batch(critic)
         with torch.no_grad():
-            predictions, jacobian = optimizer._jacobian(partial(values, critic, x), torch.float64)
+            predictions, jacobian = optimizer._tracker.jacobian(partial(values, critic, x), torch.float64)
         innovation = y - predictions
         variance = noise.covariance(memory["observation"], innovation, {}).clone()
         stream.append((jacobian.dense(), innovation, variance))

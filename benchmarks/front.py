@@ -80,14 +80,14 @@ def record(
         x, y = draw()
         predict = partial(values, critic, x)
         with torch.no_grad():
-            predictions, jacobian = optimizer._jacobian(predict, torch.float64)
+            predictions, jacobian = optimizer._tracker.jacobian(predict, torch.float64)
         innovation = y - predictions
         variance = noise.covariance(memory["observation"], innovation, {}).clone()
         layers = jacobian.factors()
         assert layers is not None
         batches.append(Batch(Recorded(jacobian.dense(), layers), innovation, variance))
         optimizer.step(predict, y)
-    return Stream(name, eta, optimizer._parameters.segments, batches)
+    return Stream(name, eta, optimizer._tracker.parameters.segments, batches)
 
 
 def evaluation(count: int = 180) -> Stream:

@@ -147,8 +147,9 @@ class Stopwatch:
 
 def watch(kova: Kova, spent: dict[str, float]) -> None:
     """Take the time of a filter's parts."""
-    kova._jacobian = Stopwatch(kova._jacobian, spent, call="Jacobian")  # type: ignore[assignment]
-    kova._structure = structure = Stopwatch(kova._structure, spent, step="filter")  # type: ignore[assignment]
+    tracker = kova._tracker
+    tracker.jacobian = Stopwatch(tracker.jacobian, spent, call="Jacobian")  # type: ignore[assignment]
+    tracker.structure = structure = Stopwatch(tracker.structure, spent, step="filter")  # type: ignore[assignment]
     begin = structure.step
 
     def step(*args: Any) -> Update:
@@ -156,7 +157,7 @@ def watch(kova: Kova, spent: dict[str, float]) -> None:
         return update._replace(commit=structure._timed("filter", update.commit))
 
     vars(structure)["step"] = step
-    kova._parameters = Stopwatch(kova._parameters, spent, add_="write-back")  # type: ignore[assignment]
+    tracker.parameters = Stopwatch(tracker.parameters, spent, add_="write-back")  # type: ignore[assignment]
     vars(kova)["step"] = Stopwatch(kova.step, spent, call="the whole step")
 
 

@@ -143,7 +143,7 @@ def test_low_rank_of_full_rank_is_the_dense_filter(
         info = optimizer.step(lambda x=x: predictions(model, x), y, **inputs)
         torch.testing.assert_close(flat(model), expected, rtol=1e-11, atol=1e-11)
         assert info.nis == pytest.approx(oracle.nis, rel=1e-10)
-    unit = optimizer._unit(optimizer._memory())
+    unit = optimizer._tracker.unit(optimizer._memory())
     torch.testing.assert_close(matrix_of(optimizer), oracle.P * unit, rtol=1e-10, atol=1e-10)
 
 
@@ -159,7 +159,7 @@ def test_low_rank_keeps_the_information_it_drops_on_the_diagonal(rank: int) -> N
         H = jacobian(model, lambda x=x: predictions(model, x))
         exact = (1 - eta) * exact + eta * torch.eye(d).double() + H @ H.T / n
         optimizer.step(lambda x=x: predictions(model, x), y)
-    unit = optimizer._unit(optimizer._memory())
+    unit = optimizer._tracker.unit(optimizer._memory())
     kept = torch.linalg.inv(matrix_of(optimizer) / unit)
     torch.testing.assert_close(kept.diagonal(), exact.diagonal(), rtol=1e-9, atol=1e-9)
 
@@ -179,7 +179,7 @@ def test_low_rank_with_lr_below_one_tempers_the_information() -> None:
         information += lr * H @ H.T / n
         optimizer.step(lambda x=x: predictions(model, x), y)
         torch.testing.assert_close(flat(model), expected, rtol=1e-10, atol=1e-10)
-    unit = optimizer._unit(optimizer._memory())
+    unit = optimizer._tracker.unit(optimizer._memory())
     torch.testing.assert_close(
         matrix_of(optimizer) / unit, torch.linalg.inv(information), rtol=1e-9, atol=1e-9
     )

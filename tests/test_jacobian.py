@@ -197,7 +197,7 @@ def test_another_closure_of_the_same_size_is_right_too(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         optimizer.step(lambda: model(x).squeeze(-1), x[:, 0])
-    assert optimizer._jacobian._may_be_fast
+    assert optimizer._tracker.jacobian._may_be_fast
 
 
 def test_a_head_that_starts_at_zero_does_not_hide_what_lies_behind_it() -> None:

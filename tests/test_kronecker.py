@@ -268,7 +268,8 @@ def test_draws_have_the_covariance_of_the_posterior() -> None:
         optimizer.step(lambda: predictions(model, x), x[:, 0])
     (memory,) = optimizer.state.values()
     d = sum(p.numel() for p in model.parameters())
-    R = torch.stack([optimizer._structure.draw(memory["covariance"], e) for e in torch.eye(d).double()], 1)
+    draw = optimizer._tracker.structure.draw
+    R = torch.stack([draw(memory["covariance"], e) for e in torch.eye(d).double()], 1)
     H = jacobian(model, lambda: predictions(model, x))
     coordinates = torch.cat([b.flatten(0, 1) for b in neuron_by_neuron(model, H)])
     belief = optimizer.posterior(lambda: predictions(model, x))

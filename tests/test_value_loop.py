@@ -114,9 +114,9 @@ def test_later_looks_leave_the_unit_of_the_bars() -> None:
     kova = Kova(critic, observation=observation.BatchSize())
     for k in (1, 1, 1):
         kova.step(lambda: critic(states).squeeze(1), goals, look=(k, 3))
-    unit = kova._unit(kova._memory())
+    unit = kova._tracker.unit(kova._memory())
     kova.step(lambda: critic(states).squeeze(1), 100 * goals, look=(2, 3))
-    assert kova._unit(kova._memory()) == pytest.approx(unit)
+    assert kova._tracker.unit(kova._memory()) == pytest.approx(unit)
     assert kova.state_dict()["state"][0]["step"] == 4
 
 

@@ -10,7 +10,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor, nn
 
-from kova_rl.errors import InvalidBatch, NonFiniteBatch
+from kova_rl.errors import InvalidBatch, KovaError, NonFiniteBatch
 from kova_rl.filter.evidence import Jacobian
 from kova_rl.filter.observation import Observation
 from kova_rl.linear import LinearJacobian
@@ -42,6 +42,15 @@ def refuse_call(predict: object, targets: object) -> NoReturn:
     raise InvalidBatch(
         f"targets are missing: {call}. The closure returns the predictions, and not the loss that "
         "torch.optim's closures return"
+    )
+
+
+def refuse_scaler() -> NoReturn:
+    """Say to torch's ``GradScaler`` that it is not needed."""
+    raise KovaError(
+        "a GradScaler has nothing to unscale here: Kova computes the gradients of its predictions "
+        "itself, in float32 or float64, and needs no loss.backward(). Call "
+        "optimizer.step(predict, targets) without the scaler, also inside torch.autocast"
     )
 
 

@@ -1,50 +1,31 @@
-"""The optimizer: gathers, calls the filter, writes back, saves and loads."""
+"""The optimizer: what PyTorch and its users see of the filter. It keeps the memory, saves and loads it."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Never
 
 import torch
 from torch import Tensor, nn
 
-from kova_rl.batch import (
-    check_look,
-    check_noise_inputs,
-    check_replays,
-    innovation_of,
-    refuse_call,
-    refuse_if_not_finite,
-    refuse_unless_function,
-    warn_if_slow,
-    warn_of_scales,
-)
-from kova_rl.errors import KovaError, NonFiniteBatch
-from kova_rl.filter.checks import FLOATS, check_lr
-from kova_rl.filter.compatibility import check_pair
+from kova_rl.batch import refuse_call, refuse_scaler, refuse_unless_function, warn_if_slow
+from kova_rl.errors import KovaError
+from kova_rl.filter.checks import check_lr
 from kova_rl.filter.covariance import Covariance
 from kova_rl.filter.covariance.base import Prior
-from kova_rl.filter.covariance.isotropic import Isotropic
-from kova_rl.filter.evidence import Evidence, Noise, Workspace
 from kova_rl.filter.evolution import Evolution
 from kova_rl.filter.observation import Observation
-from kova_rl.filter.step import Update
-from kova_rl.filter.windup import guarded
 from kova_rl.info import StepInfo
-from kova_rl.jacobian import JacobianOf, Predict, keeping_autocast
+from kova_rl.jacobian import Predict, keeping_autocast
 from kova_rl.linear import is_linear
-from kova_rl.parameters import Parameters, uncompiled
-from kova_rl.posterior import Belief, joint_covariance
-from kova_rl.price import warn_if_dear
+from kova_rl.parameters import uncompiled
+from kova_rl.posterior import Belief
 from kova_rl.shorthand import chosen, where_it_belongs
-from kova_rl.state import identity, moved, pack, unpack
+from kova_rl.state import moved, pack, unpack
+from kova_rl.tracker import Tracker
 
 ARGUMENTS = ("module", "lr", "covariance", "evolution", "observation", "eta", "prior")
-SCALE_DECAY = 0.99
-"""Of the running mean of the normalised innovation squared, which gives std its unit."""
 
 
 class Kova(torch.optim.Optimizer):
@@ -102,10 +83,7 @@ class Kova(torch.optim.Optimizer):
         Tracking", 2020, Algorithm 1.
     """
 
-    _OURS = (
-        *("module", "covariance", "evolution", "observation"),
-        *("_structure", "_parameters", "_jacobian", "_workspace", "_sampling", "_device", "_dtype"),
-    )
+    _OURS = ("module", "covariance", "_tracker", "_device")
 
     def __init__(
         self,
@@ -121,44 +99,26 @@ class Kova(torch.optim.Optimizer):
     ) -> None:
         if others:
             raise TypeError(where_it_belongs(others, ARGUMENTS))
-        if not isinstance(module, nn.Module):
-            raise ValueError(
-                f"module must be an nn.Module, got {type(module).__name__}: pass the critic itself, not "
-                "its parameters()"
-            )
         module = uncompiled(module)
         check_lr(lr)
         warn_if_slow(lr)
         linear = covariance is None and is_linear(module)
         covariance, evolution, observation = chosen(covariance, evolution, observation, eta, prior, linear)
-        parameters = Parameters(module, covariance.prior)
-        check_pair(covariance, evolution, parameters.segments)
-        super().__init__([{"params": parameters.tensors}], {"lr": float(lr)})
-        self.module, self.covariance = module, covariance
-        self.evolution, self.observation = evolution, observation
-        self._parameters = parameters
-        self._dtype = _filter_dtype(covariance, parameters)
-        self._jacobian = JacobianOf(module, parameters)
-        self._structure = Isotropic.or_else(covariance, evolution.kind)
-        if self._structure.factored and not self._jacobian.may_factor:
-            raise ValueError(
-                f"{type(covariance).__name__} needs a critic whose trainable parameters all belong to "
-                f"nn.Linear layers, none of them shared, and those of {type(module).__name__} do not: use "
-                "covariance.LowRank"
-            )
-        self._workspace = Workspace()
-        self._sampling = False
+        tracker = Tracker(module, covariance, evolution, observation)
+        tensors = tracker.parameters.tensors
+        super().__init__([{"params": tensors}], {"lr": float(lr)})
+        self.module, self.covariance, self._tracker = module, covariance, tracker
         with torch.inference_mode(False):  # what is kept must be writable later
-            self._device = parameters.tensors[0].device
-            like = self._like()
-            self.state[parameters.tensors[0]] = {
-                "step": 0,
-                "jitters": 0,
-                "nis": 0.0,
-                "covariance": self._prior_state(),
-                "evolution": evolution.init(like),
-                "observation": observation.init(like),
-            }
+            self._device = tensors[0].device
+            self.state[tensors[0]] = tracker.init()
+
+    @property
+    def evolution(self) -> Evolution:
+        return self._tracker.evolution
+
+    @property
+    def observation(self) -> Observation:
+        return self._tracker.observation
 
     # ------------------------------------------------------------------ learning
 
@@ -202,99 +162,16 @@ class Kova(torch.optim.Optimizer):
         """
         if targets is None or not callable(predict) or isinstance(predict, nn.Module):
             refuse_call(predict, targets)
-        kind = self._parameters.tensors[0].device.type
+        self._refuse_inside_sampled("step()")
+        memory, lr = self._memory(), float(self.param_groups[0]["lr"])
+        kind = self._device.type
         if torch.is_autocast_enabled(kind):
             predict = keeping_autocast(predict, kind)
             with torch.autocast(kind, enabled=False):
-                return self._step(predict, targets, look, replays, noise_inputs)
-        return self._step(predict, targets, look, replays, noise_inputs)
-
-    def _step(
-        self,
-        predict: Predict,
-        targets: Tensor,
-        look: tuple[int, int],
-        replays: float,
-        noise_inputs: dict[str, Tensor],
-    ) -> StepInfo:
-        self._refuse_inside_sampled("step()")
-        first, looks = check_look(look) if self._structure.tracked else (True, 1)
-        repeats = looks * (1.0 if self.observation.unit_free else check_replays(replays))
-        memory = self._memory()
-        lr = float(self.param_groups[0]["lr"])
-        if not 0.0 <= lr <= 1.0:
-            check_lr(lr, allow_zero=True)
-        check_noise_inputs(self.observation, noise_inputs)
-
-        predictions, jacobian = self._jacobian(predict, self._dtype)
-        innovation = innovation_of(targets, predictions, self._dtype)
-        noise = Noise(self.observation.covariance(memory["observation"], innovation, noise_inputs))
-        if repeats > 1:
-            noise = Noise(noise.covariance * repeats)
-        evidence = Evidence(jacobian, innovation, noise, memory["step"], self._workspace)
-        try:
-            update = self._updated(memory, evidence, lr, first, looks)
-        except KovaError:
-            refuse_if_not_finite(targets, predictions, memory["step"])  # then it was the batch's fault
-            raise
-        nis = update.nis
-        if not math.isfinite(nis):
-            refuse_if_not_finite(targets, predictions, memory["step"])
-            raise NonFiniteBatch(
-                f"step {memory['step']}: the normalised innovation overflows (its square is {nis}). Nothing "
-                "was changed. Normalise the inputs and the targets of the critic."
-            )
-
-        if memory["step"] == 0:
-            warn_of_scales(innovation, jacobian, self.observation.unit_free)
-            linear, segments = self._jacobian.may_factor, self._parameters.segments
-            warn_if_dear(self._structure, segments, len(innovation), linear, stacklevel=6)
-        if repeats > 1:
-            nis = noise.one_look(nis, update.predicted_variance(), repeats)
-        if first and self.observation.learns:
-            expected = update.predicted_variance()
-            self.observation.observe(memory["observation"], innovation, expected, jacobian.gram)
-        update.commit()
-        self._parameters.add_(update.delta)
-        if first:
-            self.evolution.observe(memory["evolution"], nis)
-        seen = nis if first or memory["step"] == 0 else self._mean_nis(memory)
-        memory["nis"] += (1 - SCALE_DECAY) * (seen - memory["nis"])
-        memory["step"] += 1
-        memory["jitters"] += update.jitter > 0.0
-        return StepInfo(innovation, nis, update.delta, update.jitter, self)
-
-    def _updated(
-        self, memory: dict[str, Any], evidence: Evidence, lr: float, first: bool, looks: int
-    ) -> Update:
-        """The update of the covariance that is kept, or of a fresh one if it has wound up."""
-        state = memory["covariance"]
-        change = self.evolution.change(memory["evolution"])
-        if looks > 1:
-            change = change.part(looks)
-        if first:
-            change = change.opened(self.observation.valid(memory["observation"]))
-
-        def update() -> Update:
-            return self._structure.step(state, change, evidence, lr)
-
-        if self.evolution.windup == "ignore":
-            return update()
-
-        def afresh() -> Update:
-            fresh = self._prior_state()
-            made = self._structure.step(fresh, change, evidence, lr)
-
-            def commit() -> None:
-                made.commit()
-                state.update(fresh)
-
-            return made._replace(commit=commit)
-
-        def variances() -> Tensor:
-            return self._structure.variances(state)
-
-        return guarded(self.evolution, change, variances, evidence.step, update, afresh)
+                found = self._tracker.step(memory, lr, predict, targets, look, replays, noise_inputs)
+        else:
+            found = self._tracker.step(memory, lr, predict, targets, look, replays, noise_inputs)
+        return StepInfo(*found, self)
 
     # ------------------------------------------------------------------ believing
 
@@ -312,17 +189,11 @@ class Kova(torch.optim.Optimizer):
         """
         self._refuse_inside_sampled("posterior()")
         refuse_unless_function(predict, "posterior(lambda: critic(obs).squeeze(-1))")
-        memory = self._memory()
-        kind = self._device.type
+        memory, kind = self._memory(), self._device.type
         if torch.is_autocast_enabled(kind):
             predict = keeping_autocast(predict, kind)
         with torch.autocast(kind, enabled=False):
-            predictions, jacobian = self._jacobian(predict, self._dtype, once=True)
-            variances, product = self._structure.spread(memory["covariance"], jacobian)
-            scale = self._unit(memory)
-            std = variances.clamp_(min=0.0).mul_(scale).sqrt_().to(predictions.dtype)
-        joint = partial(joint_covariance, product, scale, predictions.dtype)
-        return Belief(predictions, std, joint, self._structure.tracked)
+            return self._tracker.belief(memory, predict)
 
     @contextmanager
     def sampled(self, generator: torch.Generator | None = None) -> Iterator[None]:
@@ -337,90 +208,45 @@ class Kova(torch.optim.Optimizer):
             ...     q = critic(torch.ones(1, 2))
         """
         self._refuse_inside_sampled("sampled()")
-        if not self._structure.tracked:
-            raise KovaError(
-                f"{type(self.evolution).__name__} keeps no posterior to draw weights from: use a tracked "
-                "evolution, such as evolution.Leakage with covariance.LowRank"
-            )
-        memory = self._memory()
-        tensors = self._parameters.tensors
         with torch.no_grad():
-            kept = [p.detach().clone() for p in tensors]
-            normal = torch.randn(
-                len(self._parameters),
-                generator=generator,
-                dtype=self._dtype,
-                device=generator.device if generator is not None else tensors[0].device,
-            ).to(tensors[0].device)
-            draw = self._structure.draw(memory["covariance"], normal)
-            self._parameters.add_(draw * self._unit(memory) ** 0.5)
-        self._sampling = True
-        try:
+            draw = self._tracker.draw(self._memory(), generator)
+        with self._tracker.parameters.displaced(draw):
             yield
-        finally:
-            self._sampling = False
-            with torch.no_grad():
-                for p, value in zip(tensors, kept, strict=True):
-                    p.copy_(value)
 
     @property
     def tracked(self) -> bool:
         """Whether there is a posterior. ``Memoryless`` keeps none."""
-        return self._structure.tracked
+        return self._tracker.structure.tracked
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
         """What torch's ``GradScaler`` asks an optimizer before it steps; here the place for a clear word."""
-        if all(p.grad is None for p in self._parameters.tensors):
-            raise KovaError(
-                "a GradScaler has nothing to unscale here: Kova computes the gradients of its predictions "
-                "itself, in float32 or float64, and needs no loss.backward(). Call "
-                "optimizer.step(predict, targets) without the scaler, also inside torch.autocast"
-            )
+        if all(p.grad is None for p in self._tracker.parameters.tensors):
+            refuse_scaler()
         return False
 
     def _refuse_inside_sampled(self, what: str) -> None:
-        if self._sampling:
+        if self._tracker.parameters.away:
             raise KovaError(f"{what} inside sampled(): leave the block first, its weights are only a draw")
 
     def variances(self) -> Tensor:
         """Variance of each weight, of length d, neuron by neuron, in the order of the filter."""
-        memory = self._memory()
-        whitened = self._structure.variances(memory["covariance"])
-        root = self._parameters.root(self._like())
-        return root.square() * whitened.to(root)
+        return self._tracker.variances(self._memory())
 
     def unwhitened(self, change: Tensor) -> Tensor:
         """A change of the filter's coordinates as one of the weights, neuron by neuron."""
-        return self._parameters.unwhitened(change)
-
-    def _unit(self, memory: dict[str, Any]) -> float:
-        """The factor s that gives the covariance the unit of the targets squared."""
-        if not self.observation.unit_free or memory["step"] == 0:
-            return 1.0
-        return self._mean_nis(memory)
-
-    def _mean_nis(self, memory: dict[str, Any]) -> float:
-        return float(memory["nis"] / (1 - SCALE_DECAY ** memory["step"]))
+        return self._tracker.parameters.unwhitened(change)
 
     # ------------------------------------------------------------------ state
 
     def _memory(self) -> dict[str, Any]:
         """The filter's state, kept on the first parameter, on the device of the weights."""
-        first = self._parameters.tensors[0]
+        first = self._tracker.parameters.tensors[0]
         memory: dict[str, Any] = self.state[first]
         if self._device != first.device:
             memory = self.state[first] = moved(memory, first.device)
             self._device = first.device
         return memory
-
-    def _prior_state(self) -> dict[str, Any]:
-        """What the structure keeps of ``P = P_0``."""
-        return self._structure.init(self._parameters.segments, self._like(), self.evolution.kind)
-
-    def _like(self) -> Tensor:
-        """An empty tensor with the filter's dtype, on the device of the weights."""
-        return self._parameters.tensors[0].new_empty(0, dtype=self._dtype)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if self.param_groups:
@@ -431,7 +257,7 @@ class Kova(torch.optim.Optimizer):
         """A copy of everything that the filter remembers: tensors, numbers and strings only."""
         for before in self._optimizer_state_dict_pre_hooks.values():
             before(self)
-        state = pack(self._memory(), self.param_groups[0], self._identity())
+        state = pack(self._memory(), self.param_groups[0], self._tracker.identity())
         for after in self._optimizer_state_dict_post_hooks.values():
             state = after(self, state) or state
         return state
@@ -450,15 +276,12 @@ class Kova(torch.optim.Optimizer):
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = before(self, state_dict) or state_dict
         with torch.inference_mode(False):
-            mine, variances = self._memory(), self._structure.variances
-            memory, group = unpack(state_dict, mine, self._identity(), variances, self._device)
-        self.state[self._parameters.tensors[0]] = memory
+            mine, variances = self._memory(), self._tracker.structure.variances
+            memory, group = unpack(state_dict, mine, self._tracker.identity(), variances, self._device)
+        self.state[self._tracker.parameters.tensors[0]] = memory
         self.param_groups[0].update(group)
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
-
-    def _identity(self) -> dict[str, Any]:
-        return identity(self._parameters, self._structure, self.evolution, self.observation)
 
     def __getstate__(self) -> dict[str, Any]:
         self._refuse_inside_sampled("a copy of the optimizer")  # or it would take the draw for the mean
@@ -466,18 +289,7 @@ class Kova(torch.optim.Optimizer):
 
     def __repr__(self) -> str:
         return (
-            f"Kova({type(self.module).__name__} of {len(self._parameters)} weights, "
+            f"Kova({type(self.module).__name__} of {len(self._tracker.parameters)} weights, "
             f"lr={self.param_groups[0]['lr']}, covariance={self.covariance}, "
             f"evolution={self.evolution}, observation={self.observation})"
         )
-
-
-def _filter_dtype(covariance: Covariance, parameters: Parameters) -> torch.dtype:
-    """The dtype that the filter computes in; it stays so if the module's changes."""
-    dtype = covariance.dtype or parameters.tensors[0].dtype
-    if dtype not in FLOATS:
-        raise ValueError(
-            f"the weights are {dtype}, which the filter can't compute in: pass "
-            "dtype=torch.float32 to the covariance"
-        )
-    return dtype

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,11 @@ def uncompiled(module: nn.Module) -> nn.Module:
 
     So the names of a prior and of a saved state are the same with a compiled critic and without.
     """
+    if not isinstance(module, nn.Module):
+        raise ValueError(
+            f"module must be an nn.Module, got {type(module).__name__}: pass the critic itself, not "
+            "its parameters()"
+        )
     inner = getattr(module, "_orig_mod", module)
     return inner if isinstance(inner, nn.Module) else module
 
@@ -61,6 +67,8 @@ class Parameters:
         self.segments = tuple(group.segment for group in self.groups)
         self.tensors = [m.parameter for group in self.groups for m in group.members]
         self.names = [m.name for group in self.groups for m in group.members]
+        self.away = False
+        """Whether they are :meth:`displaced` now."""
         self._root: Tensor | None = None
         self._plain = all(m.root == 1.0 for group in self.groups for m in group.members)
         self._places = [(m.parameter, m.view, m.root) for group in self.groups for m in group.members]
@@ -93,6 +101,21 @@ class Parameters:
         for p, view, root in self._places:
             if p.requires_grad:
                 p.add_(change.as_strided(*view), alpha=root)
+
+    @contextmanager
+    def displaced(self, change: Tensor) -> Iterator[None]:
+        """A whitened ``change`` is added inside the block, and taken back to the bit after it."""
+        with torch.no_grad():
+            kept = [p.detach().clone() for p in self.tensors]
+            self.add_(change)
+        self.away = True
+        try:
+            yield
+        finally:
+            self.away = False
+            with torch.no_grad():
+                for p, value in zip(self.tensors, kept, strict=True):
+                    p.copy_(value)
 
     def scatter(self, gradients: Mapping[int, Tensor], out: Tensor) -> None:
         """Write gradients, N of each parameter by its ``id``, whitened, as columns of d x N."""
