@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -234,7 +233,7 @@ def prices() -> dict[str, float]:
     steps = {
         name: kova_step(covariance=kind, observation=observation.Adaptive()) for name, kind in KINDS.items()
     }
-    found = interleaved({"Adam": adam_step()} | steps, rounds=15, warm=12, clock=time.process_time)
+    found = interleaved({"Adam": adam_step()} | steps, rounds=15, warm=12)
     floor = found.pop("Adam").typical
     return {name: timing.typical / floor for name, timing in found.items()}
 

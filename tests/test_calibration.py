@@ -65,6 +65,28 @@ def test_adaptive_learns_the_noise(structure: covariance.Covariance, variance: f
     assert 0.9 <= sum(nis[-1_000:]) / 1_000 <= 1.1
 
 
+@pytest.mark.parametrize("width", [64, 256])
+def test_a_prior_far_wider_than_the_targets_is_not_taken_for_noise_below_zero(width: int) -> None:
+    """Values are expected to vary by ten times as much as they do, and the noise is 1 all the time."""
+    torch.manual_seed(0)
+    layers = nn.Linear(8, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1)
+    model = nn.Sequential(*layers)
+    optimizer, noise = Kova(model), observation.Adaptive()
+    nis, learned = [], []
+    for _ in range(120):
+        x = torch.randn(64, 8)
+        y = torch.sin(2 * x[:, 0]) + torch.randn(64)
+        nis.append(optimizer.step(lambda x=x: model(x).squeeze(-1), y).nis)
+        (memory,) = optimizer.state.values()
+        learned.append(float(noise.covariance(memory["observation"], torch.zeros_like(y), {})[0]))
+    assert min(learned) > 0.1  # it was 0.001, the floor
+    assert max(learned) < 2.0
+    assert sum(nis[40:]) / 80 < 2.0
+    x = torch.randn(500, 8)
+    belief = optimizer.posterior(lambda: model(x).squeeze(-1))
+    assert ((belief.mean - torch.sin(2 * x[:, 0])) / belief.std).square().mean() < 1.5
+
+
 UNIT_FREE = [noise for noise in members.OBSERVATIONS if noise.unit_free]
 
 

@@ -55,6 +55,9 @@ class Layer:
     @cached_property
     def inputs(self) -> Tensor:
         """``[a, 1]`` as rows, N x cols, whitened."""
+        weight, bias = self.linear.weight, self.linear.bias
+        if weight and bias and weight.root == 1.0 and weight.columns.start == 0:
+            return nn.functional.pad(self.a, (0, 1), value=bias.root)
         out = self.a.new_empty(self.a.shape[0], self.linear.segment.cols)
         self._fill(out)
         return out

@@ -1,4 +1,4 @@
-"""Products that are known to be symmetric: about half of one is computed, the rest is a copy."""
+"""Products of which about a quarter is known beforehand: symmetric ones, and those with a triangle."""
 
 from __future__ import annotations
 
@@ -18,4 +18,12 @@ def product(left: Tensor, right: Tensor) -> Tensor:
         below = torch.mm(left[:, start:stop].T, right[:, :stop], out=out[start:stop, :stop])
         if start:
             out[:start, start:stop] = below[:, :start].T
+    return out
+
+
+def times_upper(left: Tensor, upper: Tensor, out: Tensor) -> Tensor:
+    """``left upper``, written to ``out``, for an upper triangular matrix."""
+    half = len(upper) // 2
+    torch.mm(left[:, :half], upper[:half, :half], out=out[:, :half])
+    torch.mm(left, upper[:, half:], out=out[:, half:])
     return out

@@ -16,7 +16,7 @@ from kova_rl.filter.covariance.parts import Matrices, Part, Roots
 from kova_rl.filter.evidence import Evidence, Jacobian, Noise
 from kova_rl.filter.layout import Blocks, Segment
 from kova_rl.filter.step import MUCH, Gain, State, Update, check_finite, directional_gain, gain
-from kova_rl.filter.symmetric import product
+from kova_rl.filter.symmetric import product, times_upper
 
 FLUSH_EVERY = 64
 """Steps between two looks for numbers that have decayed into nothing."""
@@ -90,10 +90,11 @@ class BlockDiagonal(Covariance):
         made: Gain
         if isinstance(change, Directional):
             made = directional_gain(M, noise, evidence, lr, change.eta, change.bounded)
+            U = torch.mm(B, made.T.to(H.dtype), out=H)
         else:
             made = gain(M, noise, evidence, lr)
+            U = times_upper(B, made.T.to(H.dtype), out=H)
         z, c = made.z.to(H.dtype), made.c.to(H.dtype) if isinstance(made.c, Tensor) else made.c
-        U = torch.mm(B, made.T.to(H.dtype), out=H)
         shares = [(part, part.rows(U)) for part in parts]
         delta = torch.cat([part.moved(rows, z) for part, rows in shares]).to(evidence.innovation.dtype)
 

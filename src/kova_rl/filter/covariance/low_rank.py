@@ -123,7 +123,7 @@ class LowRank(Covariance):
             strong = (gained > EXACT).nonzero().squeeze(1) if float(gained.max()) > EXACT else None
             missed = None if strong is None else _missed(X[strong], Q, kept[strong]).mul_(v[strong])
             kept = kept.div_(scale[:, None]).to(v.dtype)
-            weighed = torch.linalg.vecdot(kept, kept)
+            weighed = _squared(kept)
             left = gained.sub_(weighed).clamp_(min=0.0)
             if strong is not None and missed is not None:
                 left[strong] = missed.to(v.dtype)
@@ -200,14 +200,18 @@ def _information(evidence: Evidence, whitened: Tensor) -> Tensor:
     """The diagonal of ``H P_n^-1 H'``."""
     if evidence.noise.is_diagonal:
         return evidence.jacobian.squares(evidence.noise.covariance.reciprocal())
-    return torch.cat([part.square().sum(1) for part in whitened.split(CHUNK)])
+    return _squared(whitened)
+
+
+def _squared(matrix: Tensor) -> Tensor:
+    """The sum of squares of each row, a part at a time: what is squared would be a matrix as large."""
+    parts = [torch.linalg.vecdot(part, part) for part in matrix.split(CHUNK)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _missed(X: Tensor, Q: Tensor, kept: Tensor) -> Tensor:
     """The squared rows of ``X - X Q Q'``, for X, which is overwritten, and ``kept = X Q``."""
-    X.addmm_(kept, Q.T, alpha=-1.0)
-    squares: Tensor = torch.linalg.vecdot(X, X)
-    return squares
+    return _squared(X.addmm_(kept, Q.T, alpha=-1.0))
 
 
 def _solve(G: Tensor, w: Tensor, evidence: Evidence) -> tuple[Tensor, Tensor, float]:

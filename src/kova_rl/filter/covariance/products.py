@@ -55,8 +55,8 @@ class Sides(NamedTuple):
     def place(self, layer: Layer, z: Tensor, out: Tensor) -> None:
         """Write the layer's part of ``P H z``, rows x cols; z is a column."""
         (a, b), (rows, cols) = self.left, out.shape
-        halved = self.left is not self.right
-        if not halved and a.dtype == out.dtype and z.shape[0] * (rows**2 + cols**2) < rows * cols * (rows + cols):
+        halved, work = self.left is not self.right, z.shape[0] * (rows**2 + cols**2)
+        if not halved and a.dtype == out.dtype and work < rows * cols * (rows + cols):
             a, b = _solved(layer["inputs root"], a, True), _solved(layer["outputs root"], b, True)
             halved = True
         if halved:

@@ -30,7 +30,9 @@ class Adaptive(Observation):
     .. math:: r = \max\big(\text{floor} \cdot \overline{\delta^2},\;
         \overline{\delta^2 - h' P^- h}\big), \qquad P_n = r I,
 
-    with running means (bars) over the updates already made.
+    with running means (bars) over the updates already made. Where P expects far more than the innovations
+    show, as a wide prior does at first, the difference says that P is too wide and nothing of the noise; so
+    none counts as less than :math:`-\overline{\delta^2}`, and what it owes is soon paid back.
 
     Innovations far larger than they were come from noise, or from a function that has changed, which is to
     be learned and not to be taken for noise. So a surprise counts as noise, in part, while its batch lasts,
@@ -90,8 +92,14 @@ class Adaptive(Observation):
         if gram is not None and usual < squared < math.inf:
             noise = float(_unexplained(innovation, gram(), known))
             memory["valid"] = max(LEAST_VALID, usual / max(squared - noise, usual))
-        for name, value in (("squared", squared), ("variance", noise)):
-            memory[name].fill_(self.decay * float(memory[name]) + (1 - self.decay) * value)
+        usual = self._averaged(memory, "squared", squared)
+        self._averaged(memory, "variance", max(noise, -usual))
+
+    def _averaged(self, memory: State, name: str, value: float) -> float:
+        """The running mean with one value more."""
+        mean = self.decay * float(memory[name]) + (1 - self.decay) * value
+        memory[name].fill_(mean)
+        return mean
 
 
 def _mean_square(values: Tensor) -> float:

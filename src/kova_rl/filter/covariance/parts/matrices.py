@@ -28,7 +28,7 @@ class Matrices(Part):
         stored: count x size x size.
         start: First coordinate.
         kept: See above.
-        own: See above, of length count * size.
+        own: See above, count x size.
         bounded: Whether no variance may exceed the prior's, rounding included.
     """
 
@@ -44,15 +44,16 @@ class Matrices(Part):
     ) -> None:
         super().__init__(stored, start)
         self.kept, self.own, self.bounded = kept, own, bounded
+        self._diagonal = stored.diagonal(dim1=1, dim2=2)
 
     def predicted(self, change: Change, step: int) -> Matrices:
-        kept, own = forgotten(self.variances(), *change.affine)
+        kept, own = forgotten(self._diagonal, *change.affine)
         return Matrices(self.stored, self.start, kept, own, change.bounded)
 
     def observe(self, H: Tensor, out: Tensor) -> Tensor:
         beta = 0.0
         if self.own is not None:
-            torch.mul(H, self.own.view(self.count, self.size, 1), out=out)
+            torch.mul(H, self.own.unsqueeze(2), out=out)
             beta = 1.0
         if self.count == 1:
             out[0].addmm_(self.stored[0], H[0], beta=beta, alpha=self.kept)
@@ -74,21 +75,20 @@ class Matrices(Part):
         else:
             half = torch.baddbmm(P, left, U.mT, beta=0.5 * self.kept, alpha=0.5 * alpha)
             torch.add(half, half.mT, out=P)
-        diagonal = P.diagonal(dim1=1, dim2=2)
         if self.own is not None:
-            diagonal.add_(self.own.view(self.count, self.size))
+            self._diagonal.add_(self.own)
         if self.bounded:
-            diagonal.clamp_(max=1.0)
+            self._diagonal.clamp_(max=1.0)
 
     def floor(self, H: Tensor, squared: float, seen: float, needed: float) -> float:
         rounding = REST * torch.finfo(H.dtype).eps
         if self.bounded and rounding * squared <= needed:  # no variance is above the prior's
             return rounding * squared
-        variances = self.kept * self.variances() + (0.0 if self.own is None else self.own)
-        return rounding * float(torch.linalg.vecdot(H, H).flatten().dot(variances))
+        variances = self.kept * self._diagonal + (0.0 if self.own is None else self.own)
+        return rounding * float((torch.linalg.vecdot(H, H) * variances).sum())
 
     def variances(self) -> Tensor:
-        return self.stored.diagonal(dim1=1, dim2=2).reshape(-1).clone()
+        return self._diagonal.flatten().clone()
 
     def draw(self, normal: Tensor) -> Tensor:
         lower, failed = torch.linalg.cholesky_ex(self.stored)
