@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import warnings
 from collections.abc import Callable
 
@@ -166,6 +168,28 @@ def test_a_weight_that_is_used_elsewhere_too_is_not_proven() -> None:
     assert not proven(model, lambda: model(x).sum(1) * model.two.bias)
     assert not proven(model, lambda: model(x).sum(1) * model.one.weight.sum())
     assert not proven(model, lambda: (model(x) + nn.functional.linear(x, model.two.weight)).sum(1))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_copy_finds_a_weight_that_is_used_elsewhere_too(copied: Callable[[Kova], Kova]) -> None:
+    torch.manual_seed(0)
+    x, model = torch.randn(8, 3), nn.Linear(3, 1)
+    optimizer = Kova(model, covariance=covariance.Full(), evolution=evolution.Stationary())
+    for _ in range(4):  # the next call that is compared with autograd anyhow is the eighth
+        optimizer.step(lambda: model(x).squeeze(-1), torch.ones(8))
+    again = copied(optimizer)
+
+    def mixed(module: nn.Linear) -> Tensor:
+        out: Tensor = module(x).squeeze(-1) + torch.cumsum(module.weight.expand(8, 3), 0)[:, 0].cos()
+        return out
+
+    for each in (optimizer, again):
+        assert isinstance(each.module, nn.Linear)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            each.step(lambda m=each.module: mixed(m), torch.ones(8))
+    for one, other in zip(model.parameters(), again.module.parameters(), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_what_no_tracked_weight_lies_behind_may_mix_as_it_likes() -> None:

@@ -55,7 +55,6 @@ class JacobianOf:
         self._record: Calls = []
         self._ones: Tensor | None = None
         self._calls: dict[tuple[int, bool], int] = {}
-        self._tracked = {id(p) for p in parameters.tensors}
 
     def __call__(self, predict: Predict, dtype: torch.dtype, once: bool = False) -> tuple[Tensor, Jacobian]:
         """Predictions, detached, and their Jacobian in ``dtype``; ``once`` is a closure of its own."""
@@ -149,7 +148,8 @@ class JacobianOf:
 
     def _keeps_rows(self, predictions: Tensor, layers: list[tuple[Tensor, GradientEdge]]) -> bool:
         nodes = {edge.node for _, edge in layers}
-        return keeps_rows([predictions, *(a for a, _ in layers)], nodes, self._tracked, predictions.shape[0])
+        tracked = {id(p) for p in self.parameters.tensors}  # not kept: a copy has others
+        return keeps_rows([predictions, *(a for a, _ in layers)], nodes, tracked, predictions.shape[0])
 
     def _fast(
         self,
