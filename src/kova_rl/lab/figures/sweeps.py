@@ -20,9 +20,9 @@ from kova_rl.lab.training.config import RunConfig
 __all__ = ["ABLATION", "CONTROL", "FIG3", "GRID", "TIMES", "SweepFigure"]
 
 MILLISECONDS = {
-    "ppo": {"adam": 0.9, "memoryless": 1.0, "kova": 1.3},
-    "trpo": {"adam": 0.65, "memoryless": 0.75, "kova": 0.75},
-    "sac": {"adam": 5.6, "memoryless": 5.6, "kova": 8.0},
+    "ppo": {"adam": 0.85, "memoryless": 0.95, "kova": 0.8},
+    "trpo": {"adam": 0.65, "memoryless": 0.65, "kova": 0.6},
+    "sac": {"adam": 5.4, "memoryless": 6.4, "kova": 7.1},
     "acktr": {"kfac": 0.7},
 }
 """Of a step on Hopper-v5 with the paper's networks, on one quiet core: ``python -m benchmarks.sb3``."""
