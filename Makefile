@@ -42,8 +42,8 @@ test-long: $(READY) ## The tests that take minutes.
 
 bench: $(READY) ## Speed, as ratios to Adam and to BLAS measured in the same run.
 	$(BIN)/python -m benchmarks.speed
-	$(BIN)/python -m benchmarks.sb3
 	$(BIN)/python -m benchmarks.lab
+	$(BIN)/python -m benchmarks.sb3
 
 stress: $(READY) ## A million updates of the bounded filters; prints the extremes.
 	$(BIN)/python -m benchmarks.stress
