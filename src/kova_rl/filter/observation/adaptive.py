@@ -92,8 +92,8 @@ class Adaptive(Observation):
         if gram is not None and usual < squared < math.inf:
             noise = float(_unexplained(innovation, gram(), known))
             memory["valid"] = max(LEAST_VALID, usual / max(squared - noise, usual))
-        usual = self._averaged(memory, "squared", squared)
-        self._averaged(memory, "variance", max(noise, -usual))
+        mean_square = self._averaged(memory, "squared", squared)
+        self._averaged(memory, "variance", max(noise, -mean_square))
 
     def _averaged(self, memory: State, name: str, value: float) -> float:
         """The running mean with one value more."""
