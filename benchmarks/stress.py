@@ -1,14 +1,22 @@
-"""A critic with dead inputs and dead units, and a million updates of it: ``make stress``."""
+"""A critic with dead inputs and dead units, and a million updates of it: ``make stress``.
+
+``python -m benchmarks.stress 100000`` makes fewer. Cases are made at once, one a processor.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from rich.console import Console
-from rich.progress import track
+from rich.progress import Progress
 from rich.table import Table
 from torch import Tensor, nn
 
@@ -97,51 +105,87 @@ def _of_products(layers: list[dict[str, Tensor]]) -> Extremes:
     return Extremes(True, 0.0, smallest, max(float(a.max() * b.max()) for a, b in values))
 
 
-CASES: list[tuple[covariance.Covariance, evolution.Evolution]] = [
-    (covariance.Full(), evolution.PriorAnchored(0.01)),
+Case = tuple[covariance.Covariance, evolution.Evolution]
+
+CASES: list[Case] = [
     (covariance.Full(), evolution.DirectionalForgetting(0.01)),
-    (covariance.NeuronBlocks(), evolution.Stationary()),
-    (covariance.NeuronBlocks(), evolution.PriorAnchored(0.01)),
     (covariance.LowRank(8), evolution.Leakage(0.01)),
+    (covariance.NeuronBlocks(), evolution.PriorAnchored(0.01)),
     (covariance.Kronecker(), evolution.Leakage(0.01)),
+    (covariance.NeuronBlocks(), evolution.Stationary()),
+    (covariance.Full(), evolution.PriorAnchored(0.01)),
 ]
+"""Those that take longest come first, so that no processor waits for one of them at the end."""
+
+LOOK = 10_000
+"""Updates between two looks at the covariance."""
 
 
-def main(
-    updates: int = 1_000_000, cases: list[tuple[covariance.Covariance, evolution.Evolution]] = CASES
-) -> None:
+def endure(case: Case, updates: int, looked: Callable[[int], object]) -> tuple[str, ...]:
+    """A row of the table; ``looked`` is told of the updates that went well since it was told before.
+
+    Raises:
+        RuntimeError: The covariance is not finite, not positive definite, not symmetric or above its prior.
+    """
     torch.set_num_threads(1)
+    structure, kind = case
+    critic = DeadCritic()
+    optimizer = Kova(critic, 1.0, structure, kind, observation.BatchSize())
+    smallest, largest, asymmetry, start = 1.0, 0.0, 0.0, time.process_time()
+    for t in range(updates):
+        x, y = critic.batch(16, -1.0 if t // 100_000 % 2 else 1.0)
+        info = optimizer.step(partial(critic, x), y)
+        if t % LOOK == LOOK - 1 or t == updates - 1:
+            found = extremes(optimizer)
+            sound = found.finite and found.smallest > 0.0 and found.largest <= 1.0 + 1e-4
+            if not sound or found.asymmetry > 1e-5:
+                raise RuntimeError(f"{type(structure).__name__}, {kind}, after {t + 1} updates: {found}")
+            smallest = min(smallest, found.smallest)
+            largest = max(largest, found.largest)
+            asymmetry = max(asymmetry, found.asymmetry)
+            looked(t % LOOK + 1)
+    seconds = time.process_time() - start
+    numbers = f"{smallest:.3g}", f"{largest:.9g}", f"{asymmetry:.1e}", f"{info.loss:.2g}", f"{seconds:.0f}"
+    eta = f"({kind.eta})" if hasattr(kind, "eta") else ""
+    return type(structure).__name__, type(kind).__name__ + eta, *numbers
+
+
+def main(updates: int = 1_000_000, cases: list[Case] = CASES, jobs: int | None = None) -> None:
+    """Make all cases, ``jobs`` at once (one a processor if None), and print what became of each."""
     table = Table(title=f"{updates:,} updates in float32, the target turned round every 100,000")
-    for heading in (
+    headings = (
         "covariance",
         "evolution",
         "smallest eigenvalue",
         "largest",
         "asymmetry",
         "loss at the end",
-    ):
+        "s",
+    )
+    for heading in headings:
         table.add_column(heading, justify="left" if heading in ("covariance", "evolution") else "right")
-    for structure, kind in cases:
-        critic = DeadCritic()
-        optimizer = Kova(critic, 1.0, structure, kind, observation.BatchSize())
-        smallest, largest, asymmetry, start = 1.0, 0.0, 0.0, time.perf_counter()
-        label = f"{type(structure).__name__}, {kind}"
-        for t in track(range(updates), description=label, console=Console(stderr=True)):
-            x, y = critic.batch(16, -1.0 if t // 100_000 % 2 else 1.0)
-            info = optimizer.step(partial(critic, x), y)
-            if t % 10_000 == 9_999:
-                found = extremes(optimizer)
-                sound = found.finite and found.smallest > 0.0 and found.largest <= 1.0 + 1e-4
-                if not sound or found.asymmetry > 1e-5:
-                    raise RuntimeError(f"{label}, after {t + 1} updates: {found}")
-                smallest = min(smallest, found.smallest)
-                largest = max(largest, found.largest)
-                asymmetry = max(asymmetry, found.asymmetry)
-        row = (f"{smallest:.3g}", f"{largest:.9g}", f"{asymmetry:.1e}", f"{info.loss:.2g}")
-        table.add_row(type(structure).__name__, str(kind), *row)
-        Console(stderr=True).print(f"{label}: {time.perf_counter() - start:.0f} s")
+    context = multiprocessing.get_context("spawn")
+    with (
+        context.Manager() as manager,
+        ProcessPoolExecutor(jobs or os.cpu_count(), context) as pool,
+        Progress(*Progress.get_default_columns(), console=Console(stderr=True)) as progress,
+    ):
+        done = manager.Queue()
+        rows = [pool.submit(endure, case, updates, done.put) for case in cases]
+        bar = progress.add_task("updates", total=updates * len(cases))
+        running = set(rows)
+        while running:
+            ended, running = wait(running, timeout=1.0)
+            for row in ended:
+                if (error := row.exception()) is not None:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    raise error
+            while not done.empty():
+                progress.advance(bar, done.get())
+    for row in rows:
+        table.add_row(*row.result())
     Console().print(table)
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1])) if len(sys.argv) > 1 else main()
