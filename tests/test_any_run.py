@@ -181,10 +181,16 @@ def test_packed_runs_are_the_runs(tmp_path: Path) -> None:
     (tmp_path / runs[0].name / "model.zip").write_bytes(b"large")
     path = pack(tmp_path)
     assert [each.name for each in tmp_path.iterdir()] == [FILE]
-    assert {run.name: outcome(tmp_path, run) for run in runs} == before
+    for run in runs:
+        (records_then, kept_then), (records_now, kept_now) = before[run.name], outcome(tmp_path, run)
+        assert kept_now == kept_then
+        assert [list(record) for record in records_now] == [list(record) for record in records_then]
+        for now, then in zip(records_now, records_then, strict=True):
+            assert now == {k: pytest.approx(v, rel=5e-6, nan_ok=True) for k, v in then.items()}
     for where in (tmp_path, path):
         assert [(r.name, r.final, r.steps.tolist()) for r in read(where)] == records
     content = path.read_bytes()
+    assert pack(tmp_path).read_bytes() == content, "packed again it is the same"
     assert Sweep(runs, tmp_path).of("waiting") == [], "they count as done"
     make(a_run("maze", Adam(), seed=2), tmp_path)
     assert len(found(tmp_path)) == 5

@@ -18,8 +18,11 @@ __all__ = ["FILE", "Folder", "found", "one", "pack"]
 
 FILE = "runs.tar.xz"
 """In the place of the folders it holds."""
-KEPT = ("config.json", "versions.json", "log.jsonl", DATA, "summary.json", "failure.json")
+LOG, SUMMARY = "log.jsonl", "summary.json"
+KEPT = ("config.json", "versions.json", LOG, DATA, SUMMARY, "failure.json")
 """Of a folder; models, checkpoints and event files are left out."""
+DIGITS = 6
+"""Of a number in a packed log, which are most of what a packed file takes: a curve needs no more."""
 
 
 class Folder:
@@ -104,31 +107,48 @@ def one(path: Path) -> Folder:
 def pack(root: Path) -> Path:
     """Put all finished runs of a folder into one file, in place of their folders.
 
-    The same runs make the same bytes.
+    The same runs make the same bytes. Of the numbers in a log six digits are kept, of those in the summary,
+    which has what was reached in the end, all.
 
     Raises:
         ValueError: A run is not finished.
     """
     folders = found(root)
-    open_ = [folder.name for folder in folders if folder.read("summary.json") is None]
+    open_ = [folder.name for folder in folders if folder.read(SUMMARY) is None]
     if open_ or not folders:
         said = f"{open_[0]} is not finished: give the command that makes it again" if open_ else "no runs"
         raise ValueError(f"only finished runs are packed, {root} has {said}")
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as archive:
+        contents = {folder.name: _contents(folder) for folder in folders}
         for name in KEPT:  # like beside like, which packs best
-            for folder in folders:
-                content = folder.read(name)
-                if content is not None:
-                    content = files.content(folder.arrays(), compressed=False) if name == DATA else content
-                    member = tarfile.TarInfo(f"{folder.name}/{name}")
-                    member.size = len(content)
-                    archive.addfile(member, io.BytesIO(content))
+            for run, kept in contents.items():
+                if name in kept:
+                    member = tarfile.TarInfo(f"{run}/{name}")
+                    member.size = len(kept[name])
+                    archive.addfile(member, io.BytesIO(kept[name]))
     files.write(root / FILE, lzma.compress(raw.getvalue(), preset=9))
     for folder in folders:
         if folder.path.is_dir():
             shutil.rmtree(folder.path)
     return root / FILE
+
+
+def _contents(folder: Folder) -> dict[str, bytes]:
+    """The files of a run, as they are packed."""
+    kept = {name: content for name in KEPT if (content := folder.read(name)) is not None}
+    if DATA in kept:
+        kept[DATA] = files.content(folder.arrays(), compressed=False)
+    summary = folder.json(SUMMARY)
+    if LOG in kept and summary.get("log_bytes") == len(kept[LOG]):  # else it is damaged, and stays so
+        lines = (json.loads(line, parse_float=_rounded) for line in kept[LOG].splitlines())
+        kept[LOG] = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
+        kept[SUMMARY] = json.dumps({**summary, "log_bytes": len(kept[LOG])}, indent=1).encode()
+    return kept
+
+
+def _rounded(number: str) -> float:
+    return float(f"{float(number):.{DIGITS}g}")
 
 
 def _packed(path: Path) -> Iterator[Folder]:
