@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from kova_rl import cli
+from kova_rl import cli, covariance
 from kova_rl.lab.report import read
 from kova_rl.lab.streams import examine, picture, store
 from kova_rl.lab.streams.critics import SHORT, critic_named
@@ -129,10 +129,21 @@ def test_critics_have_names() -> None:
     adam = critic_named("adam:1e-3:p10:l1:each")
     assert adam == ValueLoop(value_lr=1e-3, value_passes=10, value_lambda=1.0, recompute="each")
     assert critic_named("adam:1e-3:h0.3") == ValueLoop(value_lr=1e-3, head=0.3)
+    wide = critic_named("kronecker:0.1:v30")
+    assert isinstance(wide, KovaSettings)
+    assert wide.covariance == covariance.Kronecker(prior=30.0)
     filtered = critic_named("kronecker:0.01:fan-in:adaptive:p3")
     assert isinstance(filtered, KovaSettings)
     assert (filtered.value_passes, filtered.evolution.eta) == (3, 0.01)  # type: ignore[union-attr]
-    for wrong in ("adam", "adam:x", "sgd:0.1", "adam:1e-3:fan-in", "low-rank:0.1:p0", "low-rank:0.1:odd"):
+    for wrong in (
+        "adam",
+        "adam:x",
+        "sgd:0.1",
+        "adam:1e-3:fan-in",
+        "low-rank:0.1:p0",
+        "low-rank:0.1:v",
+        "low-rank:0.1:odd",
+    ):
         with pytest.raises(ValueError, match="a critic is written"):
             critic_named(wrong)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from kova_rl import covariance, evolution, observation
 from kova_rl.filter.covariance import Covariance
+from kova_rl.filter.covariance.base import Prior
 from kova_rl.sb3.settings import KovaSettings
 from kova_rl.value_loop import ValueLoop
 
@@ -20,8 +21,8 @@ def critic_named(name: str) -> ValueLoop:
 
     The first part is adam, low-rank, kronecker or memoryless; the second Adam's rate or the filter's eta.
     Then, in any order: pN for N passes; lN for the lambda of the returns; each for returns anew before each
-    pass; hN for a last layer that is solved, with this prior; and for filters fan-in for that prior and
-    adaptive for learned noise.
+    pass; hN for a last layer that is solved, with this prior; and for filters fan-in for that prior, vN for
+    one of this variance, and adaptive for learned noise.
 
     Raises:
         ValueError: It is none of these.
@@ -35,7 +36,7 @@ def critic_named(name: str) -> ValueLoop:
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(
             f"a critic is written adam:RATE or {{low-rank,kronecker,memoryless}}:ETA, and :pN, :lLAMBDA, "
-            f":each, :hPRIOR, :fan-in, :adaptive after it, got {name!r} ({error})"
+            f":each, :hPRIOR, :fan-in, :vPRIOR, :adaptive after it, got {name!r} ({error})"
         ) from None
 
 
@@ -58,10 +59,15 @@ def _loop(parts: list[str]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _filter(kind: str, eta: float, words: list[str], loop: dict[str, Any]) -> KovaSettings:
-    unknown = set(words) - {"fan-in", "adaptive"}
+    variances = [word for word in words if word[:1] == "v"]
+    unknown = set(words) - {"fan-in", "adaptive", *variances}
     if unknown:
         raise ValueError(f"there is no {', '.join(sorted(unknown))}")
-    prior = covariance.FanIn() if "fan-in" in words else 1.0
+    if len(variances) + ("fan-in" in words) > 1:
+        raise ValueError("there is one prior")
+    prior: Prior = covariance.FanIn() if "fan-in" in words else 1.0
+    if variances:
+        prior = float(variances[0][1:])
     noise = observation.Adaptive() if "adaptive" in words else None
     if kind == "memoryless":
         return KovaSettings(evolution=evolution.Memoryless(eta), observation=noise, **loop)
