@@ -210,19 +210,21 @@ class _Batch:
         return self.noise.is_diagonal and variances.dot(self.weights).item() < self._most
 
     def add_to(self, layer: Layer, k: int, keep: float) -> None:
-        """Leak the two partial traces of a layer, and add those of the batch."""
+        """Leak the two partial traces of a layer, and add those of the batch; of an exact one what it needs."""
         (a, b), W, lr = self.pairs[k], self.weights, self.lr
+        exact = _exact(layer)
         if self.noise.is_diagonal:
             for_b, for_a = ((length * W).unsqueeze(1) for length in self.lengths[k])
             stride = a.shape[0] // SAMPLES
-            if stride > 1 and a.shape[1] > 1 and b.shape[1] > 1:
+            if stride > 1 and exact is None:
                 a, b, for_a, for_b = (x[self.step % stride :: stride] for x in (a, b, for_a, for_b))
                 lr *= len(W) / len(a)
-            weighed_a, weighed_b = a * for_a, b * for_b
-        else:
-            weighed_a, weighed_b = (W * (b @ b.T)) @ a, (W * (a @ a.T)) @ b
-        _add(layer["inputs"], a, weighed_a, keep, lr)
-        _add(layer["outputs"], b, weighed_b, keep, lr)
+        if exact != "outputs":
+            weighed = a * for_a if self.noise.is_diagonal else (W * (b @ b.T)) @ a
+            _add(layer["inputs"], a, weighed, keep, lr)
+        if exact != "inputs":
+            weighed = b * for_b if self.noise.is_diagonal else (W * (a @ a.T)) @ b
+            _add(layer["outputs"], b, weighed, keep, lr)
 
 
 def _add(factor: Tensor, left: Tensor, right: Tensor, keep: float, lr: float) -> None:
@@ -233,6 +235,13 @@ def _add(factor: Tensor, left: Tensor, right: Tensor, keep: float, lr: float) ->
     for start, stop in tiles(factor.shape[0]):
         part = factor[start:stop, :stop]
         part.addmm_(left[:, start:stop].T, right[:, :stop], beta=keep, alpha=lr)
+
+
+def _exact(layer: Layer) -> str | None:
+    """The factor that is a layer's information itself, because the other is a number."""
+    if layer["outputs"].shape[0] == 1:
+        return "inputs"
+    return "outputs" if layer["inputs"].shape[0] == 1 else None
 
 
 def _parts(state: State) -> Iterator[tuple[slice, Layer]]:
@@ -253,14 +262,14 @@ def _times_root(state: State, H: Tensor) -> Tensor:
 
 def _refresh(layer: Layer) -> None:
     """P of a layer's information, as the roots of what its two factors are the inverses of."""
-    trace = float(layer["outputs"].trace())
+    exact = _exact(layer)
+    trace = float(layer[exact or "outputs"].trace())
     if not trace > 0.0:
         return
-    cols, rows = len(layer["inputs"]), len(layer["outputs"])
-    if rows == 1 or cols == 1:  # then the other factor is the information itself
-        name = "inputs" if rows == 1 else "outputs"
-        layer[f"{name} root"] = _root(layer[name], 1.0)
+    if exact is not None:
+        layer[f"{exact} root"] = _root(layer[exact], 1.0)
         return
+    cols, rows = len(layer["inputs"]), len(layer["outputs"])
     pi = layer["balance"] * (cols / rows) ** 0.5 * trace**-0.5
     inputs, outputs = _update(layer, "inputs", DAMPED * pi), _update(layer, "outputs", DAMPED / (trace * pi))
     layer["balance"] *= _rebalance(inputs, outputs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from kova_rl.filter.evidence import Workspace
 
 __all__ = [
+    "Inverse",
     "Layer",
     "Pair",
     "Sides",
@@ -20,13 +21,15 @@ __all__ = [
     "sides_of",
     "squares_of",
     "tiles",
+    "times_triangle",
+    "triangle_of",
     "unrooted",
 ]
 
 INVERTED = 512
 """Rows of a factor up to which products with its inverse are quicker than solving with its root."""
 LARGE = 128
-"""Samples from which on a symmetric product is worth halving."""
+"""Samples, or rows, from which on a symmetric or triangular product is worth halving."""
 TILES = 2
 """Parts in which that is done."""
 
@@ -34,6 +37,8 @@ Layer = dict[str, Any]
 """The state of a layer: its information's two factors, and the roots of P's."""
 Pair = tuple[Tensor, Tensor]
 """Inputs and output gradients of a batch, one row a sample each."""
+Inverse = Pair | Tensor | None
+"""Of a layer: P's two factors; of one output, the inverse of its root; None for its roots as they are."""
 
 
 class Sides(NamedTuple):
@@ -41,6 +46,8 @@ class Sides(NamedTuple):
 
     left: Pair
     right: Pair
+    triangle: Tensor | None = None
+    """``U^-1``, if a layer of one output was multiplied with it."""
 
     def squares(self) -> Tensor:
         """The diagonal of it, where both pairs are the same."""
@@ -55,6 +62,9 @@ class Sides(NamedTuple):
     def place(self, layer: Layer, z: Tensor, out: Tensor) -> None:
         """Write the layer's part of ``P H z``, rows x cols; z is a column."""
         (a, b), (rows, cols) = self.left, out.shape
+        if self.triangle is not None:
+            torch.mm((b * z).T @ a, self.triangle.T, out=out)
+            return
         halved, work = self.left is not self.right, z.shape[0] * (rows**2 + cols**2)
         if not halved and a.dtype == out.dtype and work < rows * cols * (rows + cols):
             a, b = _solved(layer["inputs root"], a, True), _solved(layer["outputs root"], b, True)
@@ -65,9 +75,12 @@ class Sides(NamedTuple):
             out.copy_(unrooted(layer, ((b * z).T @ a).to(out.dtype)))
 
 
-def sides_of(layer: Layer, pair: Pair, inverses: Pair | None = None) -> Sides:
+def sides_of(layer: Layer, pair: Pair, inverses: Inverse = None) -> Sides:
     """``a M_A, b M_B`` and a, b, given the two inverses; else ``a U^-1, b V^-1`` twice."""
     a, b = pair
+    if isinstance(inverses, Tensor):
+        rooted = times_triangle(a, inverses), b
+        return Sides(rooted, rooted, inverses)
     if inverses is not None:
         return Sides((a @ inverses[0], b @ inverses[1]), pair)
     # Of one output the root is 1.
@@ -80,17 +93,40 @@ def squares_of(sides: list[Sides]) -> Tensor:
     return torch.stack([side.squares() for side in sides]).sum(0)
 
 
-def inverses_of(layers: dict[str, Layer], workspace: Workspace) -> list[Pair | None]:
-    """The two factors of each layer's P; None where their roots are as quick."""
-    found: list[Pair | None] = []
+def inverses_of(layers: dict[str, Layer], workspace: Workspace) -> list[Inverse]:
+    """What each layer is multiplied with; kept until its roots are others."""
+
+    def kept(name: str, start: str, make: Callable[[Tensor], Tensor]) -> Tensor:
+        return workspace.derived(f"{name} {start}", layers[start][f"{name} root"], make)
+
+    found: list[Inverse] = []
     for start, layer in layers.items():
-        names = ("inputs", "outputs")
-        if not all(1 < layer[name].shape[0] <= INVERTED for name in names):
+        cols, rows = layer["inputs"].shape[0], layer["outputs"].shape[0]
+        if max(cols, rows) > INVERTED or cols == 1:
             found.append(None)
-            continue
-        a, b = (workspace.derived(f"{name} {start}", layer[f"{name} root"], inverse_of) for name in names)
-        found.append((a, b))
+        elif rows == 1:
+            found.append(kept("inputs", start, triangle_of))
+        else:
+            found.append((kept("inputs", start, inverse_of), kept("outputs", start, inverse_of)))
     return found
+
+
+def triangle_of(root: Tensor) -> Tensor:
+    """``U^-1``, upper triangular."""
+    identity = torch.eye(root.shape[0], dtype=root.dtype, device=root.device)
+    inverse: Tensor = torch.linalg.solve_triangular(root, identity, upper=True)
+    return inverse
+
+
+def times_triangle(rows: Tensor, triangle: Tensor) -> Tensor:
+    """Their product, with an upper triangle: a large one without most of its zeros."""
+    n = triangle.shape[0]
+    if n < LARGE:
+        return rows @ triangle
+    out = torch.empty_like(rows)
+    for start, stop in tiles(n):
+        torch.mm(rows[:, :stop], triangle[:stop, start:stop], out=out[:, start:stop])
+    return out
 
 
 def inverse_of(root: Tensor) -> Tensor:
@@ -120,7 +156,7 @@ def tiles(n: int) -> Iterator[tuple[int, int]]:
 def _block(sides: list[Sides], start: int, stop: int) -> Tensor:
     """Rows ``start`` to ``stop`` of it, and as many columns as there are up to there."""
     out: Tensor | None = None
-    for (a, b), (c, d) in sides:
+    for (a, b), (c, d), _ in sides:
         inner, outer = torch.mm(a[start:stop], c[:stop].T), torch.mm(b[start:stop], d[:stop].T)
         out = inner.mul_(outer) if out is None else out.addcmul_(inner, outer)
     assert out is not None
