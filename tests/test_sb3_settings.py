@@ -50,18 +50,29 @@ def test_settings_are_a_dict_or_a_dataclass() -> None:
     )
     two = small(KovaPPO, kova=KovaSettings(covariance=covariance.Diagonal())).filters.v
     assert isinstance(two.covariance, covariance.Diagonal)
-    assert isinstance(two.observation, observation.MaxRatio)
+    assert isinstance(two.observation, observation.Adaptive)
 
 
-def test_the_default_is_that_of_kova_and_on_policy_the_papers_noise() -> None:
+def test_the_default_is_that_of_kova_but_for_what_the_critic_learns_from() -> None:
     usual = Kova(torch.nn.Linear(1, 1))
-    for algorithm, name in ((KovaDQN, "q"), (KovaSAC, "v"), (KovaPPO, "v"), (KovaA2C, "v"), (KovaDDPG, "q0")):
-        built = getattr(small(algorithm).filters, name)
-        assert (built.covariance, built.evolution) == (usual.covariance, evolution.Leakage(0.1))
-        on_policy = algorithm in (KovaPPO, KovaA2C)
-        assert built.observation == (observation.MaxRatio() if on_policy else usual.observation)
+    short, fan_in = evolution.Leakage(0.1), covariance.Kronecker(covariance.FanIn())
+    expected = {
+        KovaDQN: (usual.covariance, short, usual.observation),
+        KovaSAC: (usual.covariance, short, usual.observation),
+        KovaDDPG: (usual.covariance, short, usual.observation),
+        KovaPPO: (fan_in, usual.evolution, usual.observation),
+        KovaTRPO: (fan_in, usual.evolution, usual.observation),
+        KovaA2C: (usual.covariance, short, observation.MaxRatio()),
+    }
+    for algorithm, wanted in expected.items():
+        (built, *_) = vars(small(algorithm).filters).values()
+        assert (built.covariance, built.evolution, built.observation) == wanted
     released = small(KovaPPO, kova={"evolution": evolution.Memoryless(0.01)}).filters.v
     assert (released.covariance.prior, released.observation) == (1.0, observation.MaxRatio())
+    paper = small(KovaPPO, kova={"observation": observation.MaxRatio()}).filters.v
+    assert (paper.covariance, paper.evolution) == (usual.covariance, short)
+    slower = small(KovaPPO, kova={"eta": 0.05}).filters.v
+    assert (slower.covariance, slower.evolution) == (fan_in, evolution.Leakage(0.05))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ import pytest
 
 from kova_rl import covariance, evolution, observation
 from kova_rl.algorithms import ALGORITHMS
+from kova_rl.defaults import USES
+from kova_rl.filter.observation import Adaptive
 from kova_rl.lab import spec
 from kova_rl.lab.commands.train import Train
 from kova_rl.lab.sweep.grid import expand
@@ -48,7 +50,8 @@ def of(**changes: Any) -> RunConfig:
     [
         ({"observation": {"kind": "robust", "c": 2}}, observation.Robust(c=2.0)),
         ({"observation": "robust", "observation.c": 2.0}, observation.Robust(c=2.0)),
-        ({"observation.eps": 1e-3}, observation.MaxRatio(eps=1e-3)),
+        ({"observation.decay": 0.9}, observation.Adaptive(decay=0.9)),
+        ({"algorithm": "a2c", "observation.eps": 1e-3}, observation.MaxRatio(eps=1e-3)),
         (
             {"observation": {"kind": "robust", "base": {"kind": "adaptive", "decay": 0.9}}},
             observation.Robust(base=observation.Adaptive(decay=0.9)),
@@ -133,9 +136,8 @@ def test_the_algorithms_are_those_of_the_package() -> None:
             space = "Pendulum-v1" if name in ("ddpg", "sac", "td3") else "CartPole-v1"
             model = getattr(sb3, algorithm.ours)("MlpPolicy", space, device="cpu")
             filters = vars(model.filters).values()
-            noises = {spec.hyphened(type(kova.observation).__name__) for kova in filters}
-            assert noises == {algorithm.noise or "adaptive"}, name
-            assert model.replayed == algorithm.replayed
+            assert {type(kova.observation) for kova in filters} == {type(USES[model.use].noise or Adaptive())}
+            assert model.use == algorithm.use
 
 
 def test_the_loop_of_a_critic_is_a_setting_of_a_run_and_of_its_name() -> None:

@@ -1,4 +1,4 @@
-"""The algorithms: what each is called, whose it is, and what its critic's noise is.
+"""The algorithms: what each is called, whose it is, and what its critic learns from.
 
 Imports nothing, so that names can be checked where Stable-Baselines3 is not installed.
 """
@@ -18,26 +18,30 @@ class Algorithm:
     """Our class."""
     host: str | None
     """The package of the class that it extends, which has the algorithm's name; None if it is our own."""
-    noise: str | None = None
-    """The observation noise that it has by itself, in :mod:`kova_rl.lab.spec`'s words; None is Kova's."""
-    replayed: bool = False
-    """Whether it learns from a replay buffer."""
-    loops: bool = False
-    """Whether its critic has a loop of its own through each rollout."""
-    filtered: bool = True
-    """Whether its critic can be filtered."""
+    use: str | None
+    """What its critic learns from, in the words of :mod:`kova_rl.defaults`; None if it can't be filtered."""
+
+    @property
+    def filtered(self) -> bool:
+        """Whether its critic can be filtered."""
+        return self.use is not None
+
+    @property
+    def loops(self) -> bool:
+        """Whether its critic has a loop of its own through each rollout."""
+        return self.use in ("rollouts", "steps")
 
 
 SB3, CONTRIB = "stable_baselines3", "sb3_contrib"
 ALGORITHMS = {
-    "a2c": Algorithm("KovaA2C", SB3, "max-ratio", loops=True),
-    "acktr": Algorithm("ACKTR", None, filtered=False),
-    "ddpg": Algorithm("KovaDDPG", SB3, replayed=True),
-    "dqn": Algorithm("KovaDQN", SB3, replayed=True),
-    "ppo": Algorithm("KovaPPO", SB3, "max-ratio", loops=True),
-    "sac": Algorithm("KovaSAC", SB3, replayed=True),
-    "td3": Algorithm("KovaTD3", SB3, replayed=True),
-    "trpo": Algorithm("KovaTRPO", CONTRIB, "max-ratio", loops=True),
+    "a2c": Algorithm("KovaA2C", SB3, "steps"),
+    "acktr": Algorithm("ACKTR", None, None),
+    "ddpg": Algorithm("KovaDDPG", SB3, "replay"),
+    "dqn": Algorithm("KovaDQN", SB3, "replay"),
+    "ppo": Algorithm("KovaPPO", SB3, "rollouts"),
+    "sac": Algorithm("KovaSAC", SB3, "replay"),
+    "td3": Algorithm("KovaTD3", SB3, "replay"),
+    "trpo": Algorithm("KovaTRPO", CONTRIB, "rollouts"),
 }
 """By the name that ``kova train`` takes."""
 FOREIGN = dict.fromkeys(("ARS", "CrossQ", "QRDQN", "TQC"), CONTRIB)

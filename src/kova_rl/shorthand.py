@@ -33,16 +33,17 @@ def chosen(
     eta: float | None = None,
     prior: Prior | None = None,
     linear: bool = True,
+    use: str = "batches",
 ) -> tuple[Covariance, Evolution, Observation]:
     """What is given, and the defaults for the rest, with ``eta`` in the evolution's or ``prior`` in P's.
 
-    For ``linear`` see :func:`kova_rl.defaults.settle`.
+    For ``linear`` and ``use`` see :func:`kova_rl.defaults.settle`.
 
     Raises:
         ValueError: A setting of the wrong kind or out of range, both ``eta`` and ``evolution``, or both
             ``prior`` and ``covariance``.
     """
-    kept, grows, noise = settle(covariance, evolution, observation, linear)
+    kept, grows, noise = settle(covariance, evolution, observation, linear, use)
     if eta is not None:
         grows = _with("evolution", evolution, grows, "eta", eta)
     if prior is not None:

@@ -17,7 +17,7 @@ class KovaA2C(FilteredValue, A2C):
     """Stable-Baselines3's ``A2C`` whose V(s) is tracked by a Kalman filter.
 
     Targets are the host's k-step returns. The policy makes one small step a rollout, so its ratio is taken
-    for 1, and max-ratio noise is batch-size noise.
+    for 1, and max-ratio noise, the default here, is batch-size noise.
 
     Args:
         kova: :class:`~kova_rl.sb3.KovaSettings`, or a dict of their fields; None keeps the host's optimizer.
@@ -29,6 +29,8 @@ class KovaA2C(FilteredValue, A2C):
         >>> model.value_distribution(model.get_env().reset()).std.shape
         torch.Size([1])
     """
+
+    use = "steps"
 
     def _ratio(self, observations: Any) -> Tensor:
         size = self.rollout_buffer.buffer_size * self.rollout_buffer.n_envs

@@ -46,8 +46,8 @@ class FilteredCritic(GuardedEnvironment, SafeSaving, BaseAlgorithm):
     """The inputs of observation noises that the algorithm can give."""
     explains_variance = True
     """Whether the explained variance is ours to write, because the host does not."""
-    replayed = False
-    """Whether the critic learns from a replay buffer."""
+    use: ClassVar[str]
+    """What the critic learns from, in the words of :mod:`kova_rl.defaults`."""
     loops = False
     """Whether the critic learns from rollouts with advantages, in a loop that can be set."""
 
@@ -85,10 +85,10 @@ class FilteredCritic(GuardedEnvironment, SafeSaving, BaseAlgorithm):
             )
         super()._setup_model()  # type: ignore[safe-super]
 
-    def _add_filter(self, name: str, module: nn.Module, own: Observation | None = None) -> None:
+    def _add_filter(self, name: str, module: nn.Module) -> None:
         assert self.kova is not None
         refuse_other_layers(module)
-        built = self.kova.build(module, own, self.replayed)
+        built = self.kova.build(module, self.use)
         missing = set(built.observation.inputs) - set(self.noise_inputs)
         if missing:
             kinds = [kind for kind in Observation.__subclasses__() if isinstance(kind.inputs, tuple)]

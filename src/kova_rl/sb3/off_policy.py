@@ -29,7 +29,7 @@ __all__ = ["Exploring", "FilteredQ", "Replaying", "bootstrapped", "flat", "lowes
 class Replaying(FilteredCritic, OffPolicyAlgorithm):
     """A mixin for algorithms with a replay buffer, from which a sample is drawn again and again."""
 
-    replayed = True
+    use = "replay"
 
     def _replays(self, batch: int) -> float:
         """The samples of all updates over those collected. Updates by the episode can't be counted so: 1."""

@@ -18,7 +18,6 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from torch import Tensor, nn
 
-from kova_rl.filter.observation import MaxRatio
 from kova_rl.head import Solution
 from kova_rl.head.features import Features
 from kova_rl.info import StepInfo
@@ -46,6 +45,7 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
     """How often the critic goes through a rollout."""
     value_optimizer: torch.optim.Optimizer | None
     """The host's kind of optimizer for what of the critic is not filtered; None if there is nothing."""
+    use = "rollouts"
     noise_inputs = ("ratio", "weight")
     explains_variance = False
     loops = True
@@ -72,7 +72,7 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
         layers = "none" if self.kova is None else self.kova.layers
         module, self._unfiltered = value_modules(self.policy, layers)
         if module is not None:
-            self._add_filter("v", module, MaxRatio())
+            self._add_filter("v", module)
         filtered = [] if module is None else [p for p in module.parameters() if p.requires_grad]
         self._own, self._shares = [*filtered, *self._unfiltered], shares_weights(self.policy)
         release(self.policy.optimizer, self._own)

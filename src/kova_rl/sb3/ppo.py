@@ -14,8 +14,9 @@ __all__ = ["KovaPPO"]
 class KovaPPO(FilteredValue, PPO):
     """Stable-Baselines3's ``PPO`` whose V(s) is tracked by a Kalman filter.
 
-    Targets are the host's GAE returns; the noise of a target is max-ratio, from the ratio of the policy as it
-    is to the one that acted. The policy's epochs come first, then the filter goes through the rollout.
+    Targets are the host's GAE returns, and their noise is learned. The policy's epochs come first, then the
+    filter goes through the rollout once. The paper's max-ratio noise, from the ratio of the policy as it is
+    to the one that acted, is ``kova=dict(observation=MaxRatio())``.
 
     Args:
         kova: :class:`~kova_rl.sb3.KovaSettings`, or a dict of their fields; None keeps the host's optimizer.

@@ -7,13 +7,14 @@ from typing import Literal
 
 from torch import nn
 
-from kova_rl.defaults import settle
 from kova_rl.filter.checks import check_choice, check_lr
 from kova_rl.filter.covariance import Covariance
 from kova_rl.filter.covariance.base import Prior
 from kova_rl.filter.evolution import Evolution
 from kova_rl.filter.observation import Observation
+from kova_rl.linear import is_linear
 from kova_rl.optimizer import Kova
+from kova_rl.parameters import uncompiled
 from kova_rl.shorthand import chosen
 from kova_rl.value_loop import ValueLoop
 
@@ -22,13 +23,20 @@ __all__ = ["KovaSettings"]
 
 @dataclass(frozen=True)
 class KovaSettings(ValueLoop):
-    """The settings of a filtered critic. What is None is the default of :class:`~kova_rl.Kova`.
+    """The settings of a filtered critic. What is None is the default of :class:`~kova_rl.Kova`, but:
+
+    ====================  =========================  ============================================
+    DQN, DDPG, TD3, SAC   ``Leakage(0.1)``           targets move with the policy
+    PPO, TRPO             ``prior=FanIn()``          rewards are usually normalised
+    A2C                   ``MaxRatio()``,            batches of a few steps say little of a noise
+                          ``Leakage(0.1)``
+    ====================  =========================  ============================================
 
     Args:
         covariance: What is kept of P, see :mod:`kova_rl.covariance`.
-        evolution: How P grows between updates, see :mod:`kova_rl.evolution`; None is ``Leakage(0.1)``.
-        observation: How noisy the targets are, see :mod:`kova_rl.observation`. None is learned, as in
-            ``Kova``, but for PPO, TRPO and A2C: there it is ``MaxRatio()`` on the ratio of the policies.
+        evolution: How P grows between updates, see :mod:`kova_rl.evolution`.
+        observation: How noisy the targets are, see :mod:`kova_rl.observation`. With one that has no unit, as
+            the paper's ``MaxRatio()``, the default is ``Leakage(0.1)`` and ``prior=1.0``.
         lr: alpha, in (0, 1].
         eta: Short for the default evolution with this ``eta``, as in ``Kova``.
         prior: Short for the default covariance with this ``prior``, as in ``Kova``.
@@ -64,23 +72,12 @@ class KovaSettings(ValueLoop):
         # Refuses what is out of range, or said twice, here and not when the critic is built.
         chosen(self.covariance, self.evolution, self.observation, self.eta, self.prior)
 
-    def build(self, module: nn.Module, own: Observation | None = None, replayed: bool = False) -> Kova:
+    def build(self, module: nn.Module, use: str) -> Kova:
         """A filter of this module.
 
         Args:
             module: The critic, or its last layer.
-            own: The algorithm's own noise, for where none was chosen; None is that of ``Kova``.
-            replayed: Whether it learns from a replay buffer; see :func:`kova_rl.defaults.settle`.
+            use: What it learns from; see :func:`kova_rl.defaults.settle`.
         """
-        noise, evolution = self.observation or own, self.evolution
-        if evolution is None and self.eta is None:
-            _, evolution, _ = settle(None, None, noise, replayed=replayed)
-        return Kova(
-            module,
-            lr=self.lr,
-            covariance=self.covariance,
-            evolution=evolution,
-            observation=noise,
-            eta=self.eta,
-            prior=self.prior,
-        )
+        said = (self.covariance, self.evolution, self.observation, self.eta, self.prior)
+        return Kova(module, self.lr, *chosen(*said, linear=is_linear(uncompiled(module)), use=use))

@@ -23,8 +23,8 @@ __all__ = ["KovaTRPO"]
 class KovaTRPO(FilteredValue, TRPO):
     """sb3-contrib's ``TRPO`` whose V(s) is tracked by a Kalman filter.
 
-    The host's policy step comes first, then the filter goes through the rollout, with max-ratio noise
-    from the ratio of the new policy to the old one.
+    The host's policy step comes first, then the filter goes through the rollout once. The noise is learned;
+    the paper's is ``kova=dict(observation=MaxRatio())``, from the ratio of the new policy to the old one.
 
     Args:
         kova: :class:`~kova_rl.sb3.KovaSettings`, or a dict of their fields; None keeps the host's optimizer.

@@ -210,9 +210,9 @@ class _Batch:
         return self.noise.is_diagonal and variances.dot(self.weights).item() < self._most
 
     def add_to(self, layer: Layer, k: int, keep: float) -> None:
-        """Leak the two partial traces of a layer, and add those of the batch; of an exact one what it needs."""
+        """Leak the two partial traces of a layer, and add those of the batch; if it is exact, one of them."""
         (a, b), W, lr = self.pairs[k], self.weights, self.lr
-        exact = _exact(layer)
+        exact = products.exact(layer)
         if self.noise.is_diagonal:
             for_b, for_a = ((length * W).unsqueeze(1) for length in self.lengths[k])
             stride = a.shape[0] // SAMPLES
@@ -237,13 +237,6 @@ def _add(factor: Tensor, left: Tensor, right: Tensor, keep: float, lr: float) ->
         part.addmm_(left[:, start:stop].T, right[:, :stop], beta=keep, alpha=lr)
 
 
-def _exact(layer: Layer) -> str | None:
-    """The factor that is a layer's information itself, because the other is a number."""
-    if layer["outputs"].shape[0] == 1:
-        return "inputs"
-    return "outputs" if layer["inputs"].shape[0] == 1 else None
-
-
 def _parts(state: State) -> Iterator[tuple[slice, Layer]]:
     """Each layer, and its coordinates."""
     for start, layer in state["layers"].items():
@@ -262,7 +255,7 @@ def _times_root(state: State, H: Tensor) -> Tensor:
 
 def _refresh(layer: Layer) -> None:
     """P of a layer's information, as the roots of what its two factors are the inverses of."""
-    exact = _exact(layer)
+    exact = products.exact(layer)
     trace = float(layer[exact or "outputs"].trace())
     if not trace > 0.0:
         return

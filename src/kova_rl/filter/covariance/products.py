@@ -15,6 +15,7 @@ __all__ = [
     "Layer",
     "Pair",
     "Sides",
+    "exact",
     "gram",
     "inverse_of",
     "inverses_of",
@@ -86,6 +87,13 @@ def sides_of(layer: Layer, pair: Pair, inverses: Inverse = None) -> Sides:
     # Of one output the root is 1.
     rooted = _solved(layer["inputs root"], a), b if b.shape[1] == 1 else _solved(layer["outputs root"], b)
     return Sides(rooted, rooted)
+
+
+def exact(layer: Layer) -> str | None:
+    """The factor that is a layer's information itself, because the other is a number."""
+    if layer["outputs"].shape[0] == 1:
+        return "inputs"
+    return "outputs" if layer["inputs"].shape[0] == 1 else None
 
 
 def squares_of(sides: list[Sides]) -> Tensor:

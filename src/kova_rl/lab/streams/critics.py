@@ -12,21 +12,24 @@ from kova_rl.value_loop import ValueLoop
 
 __all__ = ["SHORT", "critic_named"]
 
-SHORT = ("adam:3e-4:p10", "adam:1e-3:p3", "low-rank:0.1:p1", "kronecker:0.01:fan-in:p1")
+SHORT = ("adam:3e-4:p10", "adam:1e-3:p3", "kova", "kronecker:0.1:p1")
 """What is compared if nothing is asked for."""
 
 
 def critic_named(name: str) -> ValueLoop:
     """The settings of a name such as ``adam:1e-3:p10`` or ``kronecker:0.01:fan-in:adaptive:p3``.
 
-    The first part is adam, low-rank, kronecker or memoryless; the second Adam's rate or the filter's eta.
-    Then, in any order: pN for N passes; lN for the lambda of the returns; each for returns anew before each
-    pass; hN for a last layer that is solved, with this prior; and for filters fan-in for that prior, vN for
-    one of this variance, and adaptive for learned noise.
+    ``kova`` is the default of ``KovaPPO``. Else the first part is adam, low-rank, kronecker or memoryless;
+    the second Adam's rate or the filter's eta, with the paper's max-ratio noise and P_0 = I. Then, in any
+    order: pN for N passes; lN for the lambda of the returns; each for returns anew before each pass; hN for
+    a last layer that is solved, with this prior; and for filters fan-in for that prior, vN for one of this
+    variance, and adaptive for learned noise.
 
     Raises:
         ValueError: It is none of these.
     """
+    if name == "kova":
+        return KovaSettings()
     kind, number, *rest = [*name.split(":"), ""][: max(2, len(name.split(":")))]
     try:
         loop, words = _loop(rest)
@@ -35,8 +38,8 @@ def critic_named(name: str) -> ValueLoop:
         return _filter(kind, float(number), words, loop)
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(
-            f"a critic is written adam:RATE or {{low-rank,kronecker,memoryless}}:ETA, and :pN, :lLAMBDA, "
-            f":each, :hPRIOR, :fan-in, :vPRIOR, :adaptive after it, got {name!r} ({error})"
+            f"a critic is written kova, adam:RATE or {{low-rank,kronecker,memoryless}}:ETA, and :pN, "
+            f":lLAMBDA, :each, :hPRIOR, :fan-in, :vPRIOR, :adaptive after it, got {name!r} ({error})"
         ) from None
 
 
@@ -68,7 +71,7 @@ def _filter(kind: str, eta: float, words: list[str], loop: dict[str, Any]) -> Ko
     prior: Prior = covariance.FanIn() if "fan-in" in words else 1.0
     if variances:
         prior = float(variances[0][1:])
-    noise = observation.Adaptive() if "adaptive" in words else None
+    noise = observation.Adaptive() if "adaptive" in words else observation.MaxRatio()
     if kind == "memoryless":
         return KovaSettings(evolution=evolution.Memoryless(eta), observation=noise, **loop)
     kinds: dict[str, Covariance] = {

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from kova_rl import Kova, targets
-from kova_rl.filter.observation import MaxRatio
 from kova_rl.head.features import Features, last_layer
 from kova_rl.lab.streams.store import Stream
 from kova_rl.sb3.settings import KovaSettings
@@ -94,7 +93,7 @@ def _built(inputs: int, settings: ValueLoop, seed: int) -> _Critic:
     network = nn.Sequential(*layers)
     kova, adam, usual = None, None, ADAM_PASSES
     if isinstance(settings, KovaSettings):
-        kova = settings.build(network, MaxRatio())
+        kova = settings.build(network, "rollouts")
         usual = 1 if kova.tracked else ADAM_PASSES
     else:
         adam = torch.optim.Adam(network.parameters(), lr=settings.value_lr or RATE, eps=1e-5)

@@ -50,7 +50,11 @@ class RunConfig:
         None, "ppo, trpo, sac or acktr (the paper's tables), a .toml file, or none; the algorithm's own."
     )
     lr: float | None = setting(None, "alpha, Kova's step size, in (0, 1]; 1.")
-    eta: float | None = setting(None, "Share of the past that a step of Kova forgets, in [0, 1); 0.1.")
+    eta: float | None = setting(
+        None,
+        "Share of the past that a step of Kova forgets, in [0, 1); 0.001 for ppo and trpo, 0.1 for the "
+        "others, or with a noise that has no unit.",
+    )
     covariance: Strategy | None = setting(
         None, f"What Kova keeps of P: {', '.join(spec.kinds('covariance'))}; kronecker."
     )
@@ -61,9 +65,11 @@ class RunConfig:
     observation: Strategy | None = setting(
         None,
         f"How noisy the targets are: {', '.join(spec.kinds('observation'))}, or a table of one with its "
-        "settings, { kind = 'robust', c = 2.0 }; max-ratio for ppo, trpo and a2c, adaptive for the others.",
+        "settings, { kind = 'robust', c = 2.0 }; max-ratio for a2c, adaptive for the others.",
     )
-    prior: float | Strategy | None = setting(None, "P_0: a variance, or fan-in; 1.")
+    prior: float | Strategy | None = setting(
+        None, "P_0: a variance, or fan-in; fan-in for ppo and trpo with a noise that has a unit, else 1."
+    )
     layers: str = setting("all", "Filter all layers of the critic, or its last.")
     loop: Options = setting(
         {},

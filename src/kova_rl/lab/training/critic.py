@@ -10,8 +10,9 @@ from torch import nn
 
 from kova_rl import Kova
 from kova_rl.algorithms import ALGORITHMS
-from kova_rl.defaults import settle
+from kova_rl.defaults import USES, settle
 from kova_rl.filter.evolution import Evolution
+from kova_rl.filter.observation import Adaptive
 from kova_rl.lab import spec
 from kova_rl.lab.names import check_name
 from kova_rl.value_loop import PASSES, ValueLoop
@@ -95,8 +96,8 @@ def _filter_of(config: RunConfig) -> dict[str, Any]:
     built: dict[str, Any] = {
         what: spec.build(what, table) if table else None for what, table in tables.items()
     }
-    replayed = ALGORITHMS[config.algorithm].replayed
-    strategies = dict(zip(built, settle(**built, replayed=replayed), strict=True))
+    use = ALGORITHMS[config.algorithm].use or "batches"
+    strategies = dict(zip(built, settle(**built, use=use), strict=True))
     return {**strategies, "lr": 1.0 if config.lr is None else config.lr}
 
 
@@ -126,8 +127,9 @@ def _table(config: RunConfig, what: str) -> dict[str, Any]:
 def _default(config: RunConfig, what: str, said: bool) -> dict[str, Any]:
     """The kind where none was named; none if nothing at all was said, and Kova may choose."""
     if what == "observation":
-        own = ALGORITHMS[config.algorithm].noise
-        return {spec.KIND: own} if own else {}
+        default = USES[ALGORITHMS[config.algorithm].use or "batches"]
+        noise = default.untracked if config.critic == "memoryless" else default.noise or Adaptive()
+        return {spec.KIND: spec.hyphened(type(noise).__name__)} if said else {}
     if config.critic == "memoryless":
         return {spec.KIND: {"covariance": "isotropic", "evolution": "memoryless"}[what]}
     structure = "kronecker" if config.rank is None else "low-rank"
