@@ -60,8 +60,8 @@ def test_the_default_is_that_of_kova_but_for_what_the_critic_learns_from() -> No
         KovaDQN: (usual.covariance, short, usual.observation),
         KovaSAC: (usual.covariance, short, usual.observation),
         KovaDDPG: (usual.covariance, short, usual.observation),
-        KovaPPO: (fan_in, usual.evolution, usual.observation),
-        KovaTRPO: (fan_in, usual.evolution, usual.observation),
+        KovaPPO: (fan_in, evolution.Leakage(0.01), usual.observation),
+        KovaTRPO: (fan_in, evolution.Leakage(0.01), usual.observation),
         KovaA2C: (usual.covariance, short, observation.MaxRatio()),
     }
     for algorithm, wanted in expected.items():

@@ -145,7 +145,7 @@ def test_a_run_leaves_what_the_report_reads(tmp_path: Path) -> None:
     found = json.loads((folder / "config.json").read_text())
     assert all(not isinstance(value, dict) for value in found.values())
     assert (found["algorithm"], found["preset"], found["host.n_steps"]) == ("ppo", "ppo", 64)
-    assert (found["covariance"], found["evolution"], found["eta"]) == ("kronecker", "leakage", 0.001)
+    assert (found["covariance"], found["evolution"], found["eta"]) == ("kronecker", "leakage", 0.01)
     assert stored(tmp_path) == [config.complete()]
     assert stored(tmp_path)[0].name == config.name
     assert {"torch", "stable-baselines3", "kova-rl", "git"} <= set(
@@ -306,7 +306,7 @@ def test_what_only_the_algorithm_knows_is_refused_when_it_is_built(
 def test_the_name_follows_every_setting() -> None:
     config = ppo()
     assert config.name == RunConfig.of(config.flat()).name == config.complete().name
-    assert config.name == ppo(eta=0.001, prior="fan-in", lr=1).name, "the default, written out"
+    assert config.name == ppo(eta=0.01, prior="fan-in", lr=1).name, "the default, written out"
     changes: list[dict[str, Any]] = [{"seed": 1}, {"eta": 0.2}, {"host": {"n_steps": 128}}, {"segments": 5}]
     assert len({config.name, *(ppo(**change).name for change in changes)}) == 5
 

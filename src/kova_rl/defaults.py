@@ -32,7 +32,7 @@ class Use:
 USES = {
     "batches": Use(),
     "replay": Use(eta=0.1),
-    "rollouts": Use(prior=FanIn(), untracked=MaxRatio()),
+    "rollouts": Use(eta=0.01, prior=FanIn(), untracked=MaxRatio()),
     "steps": Use(noise=MaxRatio(), untracked=MaxRatio()),
 }
 """Batches that a user's own loop gives it; a replay buffer, where the targets move with the policy; rollouts

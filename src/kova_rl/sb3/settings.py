@@ -27,7 +27,8 @@ class KovaSettings(ValueLoop):
 
     ====================  =========================  ============================================
     DQN, DDPG, TD3, SAC   ``Leakage(0.1)``           targets move with the policy
-    PPO, TRPO             ``prior=FanIn()``          rewards are usually normalised
+    PPO, TRPO             ``Leakage(0.01)``,         they do so rollout by rollout, and rewards
+                          ``prior=FanIn()``          are usually normalised
     A2C                   ``MaxRatio()``,            batches of a few steps say little of a noise
                           ``Leakage(0.1)``
     ====================  =========================  ============================================

@@ -52,7 +52,7 @@ class RunConfig:
     lr: float | None = setting(None, "alpha, Kova's step size, in (0, 1]; 1.")
     eta: float | None = setting(
         None,
-        "Share of the past that a step of Kova forgets, in [0, 1); 0.001 for ppo and trpo, 0.1 for the "
+        "Share of the past that a step of Kova forgets, in [0, 1); 0.01 for ppo and trpo, 0.1 for the "
         "others, or with a noise that has no unit.",
     )
     covariance: Strategy | None = setting(
