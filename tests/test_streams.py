@@ -52,6 +52,19 @@ def test_the_same_command_records_the_same(recorded: Path, tmp_path: Path) -> No
     assert torch.equal(again.observations.half().float(), stream.rollouts[0].observations)
 
 
+def test_a_run_that_kova_leads_can_be_recorded(recorded: Path, tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "kova.npz"
+    sizes = ["--rollouts", "2", "--steps", "128", "--envs", "2"]
+    cli.main(["record", "Pendulum-v1", *sizes, "--critic", "kova", "--out", str(path)])
+    adam, kova = store.read(recorded), store.read(path)
+    assert (adam.meta.critic, kova.meta.critic) == ("adam", "kova")
+    assert torch.equal(adam.rollouts[0].rewards, kova.rollouts[0].rewards)
+    assert not torch.equal(adam.rollouts[1].rewards, kova.rollouts[1].rewards)
+    with pytest.raises(SystemExit):
+        cli.main(["record", "Pendulum-v1", *sizes, "--critic", "kovva", "--out", str(path)])
+    assert "did you mean kova?" in capsys.readouterr().err
+
+
 def test_damaged_files_and_other_spaces_are_refused(tmp_path: Path, capsys: Any) -> None:
     bad = tmp_path / "bad.npz"
     bad.write_bytes(b"no zip")

@@ -409,7 +409,7 @@ def test_the_presets_leave_eta_to_the_noise() -> None:
         noise: presets.resolve({"preset": "ppo", "environment": "Hopper-v5", "observation": noise}).complete()
         for noise in ("max-ratio", "adaptive")
     }
-    assert {noise: config.eta for noise, config in found.items()} == {"max-ratio": 0.1, "adaptive": 0.001}
+    assert {noise: config.eta for noise, config in found.items()} == {"max-ratio": 0.1, "adaptive": 0.01}
 
 
 def test_decay_needs_no_learning_rate() -> None:

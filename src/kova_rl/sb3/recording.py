@@ -14,6 +14,7 @@ from torch import Tensor
 
 from kova_rl.sb3.collected import ratio_of, rollout_of
 from kova_rl.sb3.ppo import KovaPPO
+from kova_rl.sb3.settings import KovaSettings
 from kova_rl.value_loop import Rollout
 
 __all__ = ["recorded"]
@@ -31,9 +32,9 @@ class _Recording(KovaPPO):
 
 
 def recorded(
-    environment: str, seed: int, rollouts: int, steps: int = 2048, envs: int = 1
+    environment: str, seed: int, rollouts: int, steps: int = 2048, envs: int = 1, critic: str = "adam"
 ) -> Iterator[tuple[Rollout, Tensor]]:
-    """The rollouts of a run of PPO with Adam, one after the other, and the policy's ratio after each.
+    """The rollouts of a run of PPO, one after the other, and the policy's ratio after each.
 
     Networks are two layers of 64 units each, and observations and rewards are normalised as they come
     (``VecNormalize``); all else is Stable-Baselines3's default.
@@ -44,6 +45,7 @@ def recorded(
         rollouts: How many.
         steps: Of each environment in a rollout.
         envs: How many environments there are.
+        critic: Of the run: ``"adam"``, the host's own, or ``"kova"``, the default of ``KovaPPO``.
     """
     bare = make_vec_env(environment, n_envs=envs, seed=seed)
     if not isinstance(bare.observation_space, spaces.Box) or len(bare.observation_space.shape) != 1:
@@ -54,7 +56,8 @@ def recorded(
     env = VecNormalize(bare)
     sizes = {"net_arch": {"pi": [64, 64], "vf": [64, 64]}, "activation_fn": torch.nn.Tanh}
     arguments: dict[str, Any] = {"seed": seed, "n_steps": steps, "policy_kwargs": sizes, "device": "cpu"}
-    model = _Recording("MlpPolicy", env, kova=None, **arguments)
+    kova = KovaSettings() if critic == "kova" else None
+    model = _Recording("MlpPolicy", env, kova=kova, **arguments)
     model.set_logger(Logger(None, []))  # of which nothing is kept
     found: list[tuple[Rollout, Tensor]] = []
     model.kept = lambda rollout, ratio: found.append((rollout, ratio))

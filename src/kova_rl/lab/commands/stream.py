@@ -62,7 +62,8 @@ class Streams:
         for name in self.streams or tuple(shipped()):
             stream = opened(name, self.rollouts)
             where = name if name in shipped() else str(Path(name).resolve())
-            recorded = f"{stream.meta.environment}-seed{stream.meta.seed}"
+            led = "" if stream.meta.critic == "adam" else f"-{stream.meta.critic}"
+            recorded = f"{stream.meta.environment}-seed{stream.meta.seed}{led}"
             runs += [
                 StreamRun(where, recorded, critic, seed, len(stream.rollouts))
                 for critic in names

@@ -33,6 +33,7 @@ class StreamMeta:
     rollouts: int
     steps: int
     envs: int
+    critic: str = "adam"
     gamma: float = 0.99
     lam: float = 0.95
 
