@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from kova_rl import Head, InvalidBatch, Kova, NonFiniteBatch, StateMismatch
 from kova_rl.head import Solution, Stream, solve
+from kova_rl.head.features import Features
 from kova_rl.head.lstd import long_run
 from kova_rl.lab.evaluation import evaluate_one
 
@@ -405,6 +406,19 @@ def test_what_is_wrong_is_said() -> None:
     squashed.observe(states, rewards, after, over)
     with pytest.raises(InvalidBatch, match="must end in its layer"):
         squashed.solve()
+
+
+@pytest.mark.parametrize("after", [nn.Tanh(), nn.ReLU(), nn.Hardtanh(-50, 200)], ids=str)
+@pytest.mark.parametrize("bias", [0.0, 1e-6])
+def test_what_comes_after_the_last_layer_shows_however_small_the_values_are(
+    after: nn.Module, bias: float
+) -> None:
+    """A tanh of a value near 0, or a ReLU of a positive one, returns what the layer does."""
+    layer = nn.Linear(2, 1)
+    nn.init.zeros_(layer.weight)
+    nn.init.constant_(layer.bias, bias)
+    with pytest.raises(InvalidBatch, match="must end in its layer"):
+        Features(nn.Sequential(layer, after), layer)(torch.randn(1, 2))
 
 
 def test_the_bars_hold_where_the_filters_own_do_not() -> None:

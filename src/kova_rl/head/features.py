@@ -60,22 +60,39 @@ class Features:
         return torch.cat(parts)
 
     def _part(self, states: Any, count: int) -> Tensor:
-        seen: list[tuple[Tensor, Tensor]] = []
-        hook = self.layer.register_forward_hook(lambda _, given, out: seen.append((given[0], out)))
+        if not self._checked:
+            self._seen(states, -1.0)
+            self._seen(states, 1.0)
+            self._checked = True
+        found = self._seen(states).reshape(count, self.layer.in_features).double()
+        if self.layer.bias is None:
+            return found
+        return torch.cat([found, found.new_ones(len(found), 1)], dim=1)
+
+    def _seen(self, states: Any, sign: float = 0.0) -> Tensor:
+        """Inputs of the layer; with a sign, raises unless the critic returns what the layer does.
+
+        The layer then gives numbers up to 100 of this sign, since small ones would pass a tanh unchanged.
+        """
+        seen: list[Tensor] = []
+        said: list[Tensor] = []
+
+        def note(_: nn.Module, given: tuple[Tensor], out: Tensor) -> Tensor:
+            seen.append(given[0])
+            said.append(_probe(out) * sign if sign else out)
+            return said[-1]
+
+        hook = self.layer.register_forward_hook(note)
         try:
             out = self.critic(states)
         finally:
             hook.remove()
-        if len(seen) != 1 or (not self._checked and not _same(out, seen[0][1])):
+        if len(seen) != 1 or (sign and not _same(out, said[0])):
             raise InvalidBatch(
                 f"the critic must end in its layer {self.layer}, called once: it was called {len(seen)} times"
                 + (", and what came out of it is not what the critic returned" if seen else "")
             )
-        self._checked = True
-        found = seen[0][0].reshape(count, self.layer.in_features).double()
-        if self.layer.bias is None:
-            return found
-        return torch.cat([found, found.new_ones(len(found), 1)], dim=1)
+        return seen[0]
 
     def of_actions(self, features: Tensor, actions: Tensor) -> Tensor:
         """A block of columns for each row of the layer, of which the action's holds the features."""
@@ -103,6 +120,12 @@ class Features:
         return torch.finfo(self.layer.weight.dtype).eps
 
 
+def _probe(out: Tensor) -> Tensor:
+    """Numbers from near 0 to 100, in the place of these."""
+    steps = torch.arange(1, out.numel() + 1, dtype=out.dtype, device=out.device)
+    return (steps * (100 / out.numel())).view_as(out)
+
+
 def blocks(choice: Tensor, features: Tensor) -> Tensor:
     """A block of features for each action, times its probability; N x (actions k)."""
     return (choice.to(features)[:, :, None] * features[:, None, :]).flatten(1)
@@ -111,4 +134,4 @@ def blocks(choice: Tensor, features: Tensor) -> Tensor:
 def _same(out: Tensor, of_layer: Tensor) -> bool:
     if out.numel() != of_layer.numel():
         return False
-    return bool(torch.equal(out.flatten(), of_layer.flatten()) or out.isnan().any())
+    return bool(torch.equal(out.flatten(), of_layer.flatten()))
