@@ -210,4 +210,7 @@ def main(names: list[str], rounds: int = 9) -> bool:
 
 
 if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        if name not in CASES:
+            sys.exit(f"there is no case {name!r}: take some of {', '.join(CASES)}, or none for all")
     sys.exit(not main(sys.argv[1:] or list(CASES)))
