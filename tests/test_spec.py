@@ -11,7 +11,6 @@ import pytest
 from kova_rl import covariance, evolution, observation
 from kova_rl.algorithms import ALGORITHMS
 from kova_rl.defaults import USES
-from kova_rl.filter.observation import Adaptive
 from kova_rl.lab import spec
 from kova_rl.lab.commands.train import Train
 from kova_rl.lab.sweep.grid import expand
@@ -136,7 +135,7 @@ def test_the_algorithms_are_those_of_the_package() -> None:
             space = "Pendulum-v1" if name in ("ddpg", "sac", "td3") else "CartPole-v1"
             model = getattr(sb3, algorithm.ours)("MlpPolicy", space, device="cpu")
             filters = vars(model.filters).values()
-            assert {type(kova.observation) for kova in filters} == {type(USES[model.use].noise or Adaptive())}
+            assert {type(kova.observation) for kova in filters} == {type(USES[model.use].noise)}
             assert model.use == algorithm.use
 
 

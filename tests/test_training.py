@@ -306,7 +306,10 @@ def test_what_only_the_algorithm_knows_is_refused_when_it_is_built(
 def test_the_name_follows_every_setting() -> None:
     config = ppo()
     assert config.name == RunConfig.of(config.flat()).name == config.complete().name
-    assert config.name == ppo(eta=0.01, prior="fan-in", lr=1).name, "the default, written out"
+    assert config.name == ppo(eta=0.01, covariance="kronecker", lr=1).name, "the default, written out"
+    assert config.name == ppo(prior="fan-in").name
+    assert ppo(rank=8).complete().prior == "fan-in", "whatever the structure"
+    assert ppo(covariance="kronecker", observation="max-ratio").complete().prior == 1.0
     changes: list[dict[str, Any]] = [{"seed": 1}, {"eta": 0.2}, {"host": {"n_steps": 128}}, {"segments": 5}]
     assert len({config.name, *(ppo(**change).name for change in changes)}) == 5
 

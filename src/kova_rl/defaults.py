@@ -19,14 +19,18 @@ SHORT_MEMORY = 0.1
 class Use:
     """What a critic learns from, and what its filter has by default because of it."""
 
-    noise: Observation | None = None
-    """Of a tracked filter; None is learned."""
+    noise: Observation = field(default_factory=Adaptive)
+    """Of a tracked filter."""
     untracked: Observation = field(default_factory=BatchSize)
     """Of ``Memoryless``, which has no posterior to learn a noise from."""
     eta: float = 0.001
     """With a noise in the targets' unit."""
     prior: Prior = 1.0
     """Likewise."""
+
+    def observation(self, tracked: bool) -> Observation:
+        """The noise of a filter that is tracked, or is not."""
+        return self.noise if tracked else self.untracked
 
 
 USES = {
@@ -70,8 +74,7 @@ def settle(
         if value is not None:
             _check_kind(name, value, kind)
     if observation is None:
-        tracked = evolution is None or evolution.tracked
-        observation = (default.noise or Adaptive()) if tracked else default.untracked
+        observation = default.observation(evolution is None or evolution.tracked)
     if evolution is None:
         evolution = Leakage(SHORT_MEMORY if observation.unit_free else default.eta)
     if covariance is None:

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kova_rl.filter.evidence import Workspace
+from kova_rl.filter.evidence import Workspace, inverse_lower
 
 __all__ = [
-    "Inverse",
     "Layer",
     "Pair",
     "Sides",
@@ -22,8 +21,6 @@ __all__ = [
     "sides_of",
     "squares_of",
     "tiles",
-    "times_triangle",
-    "triangle_of",
     "unrooted",
 ]
 
@@ -80,7 +77,7 @@ def sides_of(layer: Layer, pair: Pair, inverses: Inverse = None) -> Sides:
     """``a M_A, b M_B`` and a, b, given the two inverses; else ``a U^-1, b V^-1`` twice."""
     a, b = pair
     if isinstance(inverses, Tensor):
-        rooted = times_triangle(a, inverses), b
+        rooted = _times_triangle(a, inverses), b
         return Sides(rooted, rooted, inverses)
     if inverses is not None:
         return Sides((a @ inverses[0], b @ inverses[1]), pair)
@@ -113,20 +110,18 @@ def inverses_of(layers: dict[str, Layer], workspace: Workspace) -> list[Inverse]
         if max(cols, rows) > INVERTED or cols == 1:
             found.append(None)
         elif rows == 1:
-            found.append(kept("inputs", start, triangle_of))
+            found.append(kept("inputs", start, _triangle_of))
         else:
             found.append((kept("inputs", start, inverse_of), kept("outputs", start, inverse_of)))
     return found
 
 
-def triangle_of(root: Tensor) -> Tensor:
+def _triangle_of(root: Tensor) -> Tensor:
     """``U^-1``, upper triangular."""
-    identity = torch.eye(root.shape[0], dtype=root.dtype, device=root.device)
-    inverse: Tensor = torch.linalg.solve_triangular(root, identity, upper=True)
-    return inverse
+    return inverse_lower(root.T).T
 
 
-def times_triangle(rows: Tensor, triangle: Tensor) -> Tensor:
+def _times_triangle(rows: Tensor, triangle: Tensor) -> Tensor:
     """Their product, with an upper triangle: a large one without most of its zeros."""
     n = triangle.shape[0]
     if n < LARGE:

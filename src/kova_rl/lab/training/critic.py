@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -12,7 +12,6 @@ from kova_rl import Kova
 from kova_rl.algorithms import ALGORITHMS
 from kova_rl.defaults import USES, settle
 from kova_rl.filter.evolution import Evolution
-from kova_rl.filter.observation import Adaptive
 from kova_rl.lab import spec
 from kova_rl.lab.names import check_name
 from kova_rl.value_loop import PASSES, ValueLoop
@@ -97,6 +96,9 @@ def _filter_of(config: RunConfig) -> dict[str, Any]:
         what: spec.build(what, table) if table else None for what, table in tables.items()
     }
     use = ALGORITHMS[config.algorithm].use or "batches"
+    if tables["covariance"] and "prior" not in tables["covariance"]:  # then it is the default's here too
+        usual, _, _ = settle(None, built["evolution"], built["observation"], use=use)
+        built["covariance"] = replace(built["covariance"], prior=usual.prior)
     strategies = dict(zip(built, settle(**built, use=use), strict=True))
     return {**strategies, "lr": 1.0 if config.lr is None else config.lr}
 
@@ -128,7 +130,7 @@ def _default(config: RunConfig, what: str, said: bool) -> dict[str, Any]:
     """The kind where none was named; none if nothing at all was said, and Kova may choose."""
     if what == "observation":
         default = USES[ALGORITHMS[config.algorithm].use or "batches"]
-        noise = default.untracked if config.critic == "memoryless" else default.noise or Adaptive()
+        noise = default.observation(config.critic != "memoryless")
         return {spec.KIND: spec.hyphened(type(noise).__name__)} if said else {}
     if config.critic == "memoryless":
         return {spec.KIND: {"covariance": "isotropic", "evolution": "memoryless"}[what]}
