@@ -29,6 +29,7 @@ COUNTS = {
     "fig3": (8, 3 * 3 * 3 * 3, 5 * 8 * (3 * 3 + 3)),
     "control": (4, 4 * (4 * 10 + 2 * 5), 4 * 2 * 3 * 10),
     "changing": (4, 2 * 2 * 10, 2 * 2 * 10),
+    "sac": (2, 2 * 3, 2 * 10),
     "ablation": (7, 2 * 3 * 13, 2 * 8 * 13),
     "times": (8, 5 * 3 * 3 * 3, 5 * 3 * 3),
     "grid": (8, 3 * 2 * 24, 5 * 8 * 24),
@@ -53,7 +54,7 @@ def test_every_sweep_that_is_shipped_expands(name: str, scale: str) -> None:
         assert 1 < hours < (16 if name == "control" else 8)
     if scale == "paper":
         assert {run.steps for run in runs} <= {1_000_000, 2_000_000}
-        seeds = range(10 if name in ("control", "changing") else 8)
+        seeds = range(10 if name in ("control", "changing", "sac") else 8)
         assert name == "times" or {run.seed for run in runs} == set(seeds)
     if name == "times":
         assert {run.critic for run in runs} == {"adam", "memoryless", "kova"}

@@ -141,6 +141,7 @@ def test_critics_have_names() -> None:
         critic_named(name)
     adam = critic_named("adam:1e-3:p10:l1:each")
     assert adam == ValueLoop(value_lr=1e-3, value_passes=10, value_lambda=1.0, recompute="each")
+    assert critic_named("kova:p3") == KovaSettings(value_passes=3)
     assert critic_named("adam:1e-3:h0.3") == ValueLoop(value_lr=1e-3, head=0.3)
     wide = critic_named("kronecker:0.1:v30")
     assert isinstance(wide, KovaSettings)
@@ -156,9 +157,13 @@ def test_critics_have_names() -> None:
         "low-rank:0.1:p0",
         "low-rank:0.1:v",
         "low-rank:0.1:odd",
+        "memoryless:0.1:v3",
+        "kova:adaptive",
     ):
         with pytest.raises(ValueError, match="a critic is written"):
             critic_named(wrong)
+    with pytest.raises(ValueError, match="did you mean kova"):
+        critic_named("kovva")
 
 
 def test_a_critic_on_a_stream_is_a_run(recorded: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from kova_rl.lab.figures.calibration import CALIBRATION
 from kova_rl.lab.figures.changing import CHANGING
 from kova_rl.lab.figures.fig1 import FIG1
 from kova_rl.lab.figures.fig2 import FIG2
-from kova_rl.lab.figures.sweeps import ABLATION, CONTROL, FIG3, GRID, TIMES
+from kova_rl.lab.figures.sweeps import ABLATION, CONTROL, FIG3, GRID, SAC, TIMES
 from kova_rl.lab.figures.why import WHY
 from kova_rl.lab.names import check_name
 from kova_rl.lab.pack import Folder, found
@@ -50,7 +50,7 @@ class Figure(Protocol):
 
 
 ALL: tuple[Figure, ...] = (
-    *(FIG1, FIG2, WHY, FIG3, CONTROL, CHANGING),
+    *(FIG1, FIG2, WHY, FIG3, CONTROL, CHANGING, SAC),
     *(ABLATION, TIMES, GRID, CALIBRATION),
 )
 FIGURES = {figure.name: figure for figure in ALL}

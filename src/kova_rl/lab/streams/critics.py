@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from kova_rl import covariance, evolution, observation
 from kova_rl.filter.covariance import Covariance
 from kova_rl.filter.covariance.base import Prior
+from kova_rl.lab.names import check_name
 from kova_rl.sb3.settings import KovaSettings
 from kova_rl.value_loop import ValueLoop
 
@@ -14,6 +16,7 @@ __all__ = ["SHORT", "critic_named"]
 
 SHORT = ("adam:3e-4:p10", "adam:1e-3:p3", "kova", "kronecker:0.1:p1")
 """What is compared if nothing is asked for."""
+KINDS = ("adam", "kova", "kronecker", "low-rank", "memoryless")
 
 
 def critic_named(name: str) -> ValueLoop:
@@ -28,18 +31,21 @@ def critic_named(name: str) -> ValueLoop:
     Raises:
         ValueError: It is none of these.
     """
-    if name == "kova":
-        return KovaSettings()
-    kind, number, *rest = [*name.split(":"), ""][: max(2, len(name.split(":")))]
+    kind, *parts = name.split(":")
     try:
-        loop, words = _loop(rest)
-        if kind == "adam" and not words:
-            return ValueLoop(**loop, value_lr=float(number))
-        return _filter(kind, float(number), words, loop)
-    except (ValueError, TypeError, KeyError) as error:
+        check_name("its kind", kind, KINDS)
+        number = math.nan if kind == "kova" else float(parts.pop(0) if parts else "")
+        loop, words = _loop(parts)
+        if words and kind in ("adam", "kova"):
+            raise ValueError(f"{kind} takes no {words[0]}")
+        if kind == "kova":
+            return KovaSettings(**loop)
+        return ValueLoop(**loop, value_lr=number) if kind == "adam" else _filter(kind, number, words, loop)
+    except (ValueError, TypeError) as error:
         raise ValueError(
             f"a critic is written kova, adam:RATE or {{low-rank,kronecker,memoryless}}:ETA, and :pN, "
-            f":lLAMBDA, :each, :hPRIOR, :fan-in, :vPRIOR, :adaptive after it, got {name!r} ({error})"
+            f":lLAMBDA, :each, :hPRIOR after it, filters also :fan-in, :vPRIOR, :adaptive; "
+            f"got {name!r} ({error})"
         ) from None
 
 
@@ -73,6 +79,8 @@ def _filter(kind: str, eta: float, words: list[str], loop: dict[str, Any]) -> Ko
         prior = float(variances[0][1:])
     noise = observation.Adaptive() if "adaptive" in words else observation.MaxRatio()
     if kind == "memoryless":
+        if variances or "fan-in" in words:
+            raise ValueError("memoryless has P_0 = I and no other prior")
         return KovaSettings(evolution=evolution.Memoryless(eta), observation=noise, **loop)
     kinds: dict[str, Covariance] = {
         "low-rank": covariance.LowRank(prior=prior),

@@ -55,7 +55,7 @@ def picture(rows: Sequence[Row], path: Path) -> Path:
     points = pooled(rows)
     figure = Figure(figsize=(7.5, 4.8), layout="constrained")
     axes = figure.subplots()
-    kinds = {"adam": "C1", "kronecker": "C0", "low-rank": "C2", "memoryless": "C7"}
+    kinds = {"kova": "C3", "adam": "C1", "kronecker": "C0", "low-rank": "C2", "memoryless": "C7"}
     for kind, colour in kinds.items():
         own = [point for name, point in points.items() if name.startswith(kind)]
         if own:
