@@ -192,7 +192,9 @@ def test_the_front_is_what_nothing_beats() -> None:
 
 
 def test_what_is_shipped_can_be_read() -> None:
-    for path in shipped().values():
-        stream = store.read(path)
-        assert path.stat().st_size < 3e6
-        assert len(stream.rollouts) == stream.meta.rollouts
+    streams = {name: store.read(path) for name, path in shipped().items()}
+    assert set(streams) == {"Hopper-v5", "HalfCheetah-v5", "Reacher-v5"}
+    for name, stream in streams.items():
+        assert stream.meta.environment == name
+        assert len(stream.rollouts) == stream.meta.rollouts == 40
+    assert sum(path.stat().st_size for path in shipped().values()) < 7e6
