@@ -103,6 +103,14 @@ def test_the_list_says_what_each_makes_and_needs(
     assert int(numbers[1]) == round(FIGURES["fig3"].hours(planned("fig3", "paper")))
 
 
+def test_the_documentation_has_the_same_hours() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "lab.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \|.*\| ([\d.]+) \| ([\d.]+) \|$", page, re.MULTILINE)
+    assert {row[0] for row in rows} == set(FIGURES)
+    for name, *said in rows:
+        assert said == [figures.hours(FIGURES[name].hours(planned(name, scale))) for scale in SCALES[1:]]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

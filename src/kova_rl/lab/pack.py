@@ -21,7 +21,7 @@ FILE = "runs.tar.xz"
 LOG, SUMMARY = "log.jsonl", "summary.json"
 KEPT = ("config.json", "versions.json", LOG, DATA, SUMMARY, "failure.json")
 """Of a folder; models, checkpoints and event files are left out."""
-DIGITS = 6
+DIGITS = 4
 """Of a number in a packed log, which are most of what a packed file takes: a curve needs no more."""
 
 
@@ -107,7 +107,7 @@ def one(path: Path) -> Folder:
 def pack(root: Path) -> Path:
     """Put all finished runs of a folder into one file, in place of their folders.
 
-    The same runs make the same bytes. Of the numbers in a log six digits are kept, of those in the summary,
+    The same runs make the same bytes. Of the numbers in a log four digits are kept, of those in the summary,
     which has what was reached in the end, all.
 
     Raises:
