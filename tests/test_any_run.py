@@ -19,7 +19,7 @@ from kova_rl.lab.evaluation.run import EvaluationRun
 from kova_rl.lab.log import read_log
 from kova_rl.lab.mazes.critics import Adam, Filtered
 from kova_rl.lab.mazes.run import MazeRun
-from kova_rl.lab.pack import FILE, Folder, found, one, pack
+from kova_rl.lab.pack import DIGITS, FILE, Folder, found, one, pack
 from kova_rl.lab.report import read
 from kova_rl.lab.run import Run, make
 from kova_rl.lab.store import Busy, Store
@@ -186,7 +186,7 @@ def test_packed_runs_are_the_runs(tmp_path: Path) -> None:
         assert kept_now == kept_then
         assert [list(record) for record in records_now] == [list(record) for record in records_then]
         for now, then in zip(records_now, records_then, strict=True):
-            assert now == {k: pytest.approx(v, rel=5e-6, nan_ok=True) for k, v in then.items()}
+            assert now == {k: pytest.approx(v, rel=0.5 * 10 ** (1 - DIGITS), nan_ok=True) for k, v in then.items()}
     for where in (tmp_path, path):
         assert [(r.name, r.final, r.steps.tolist()) for r in read(where)] == records
     content = path.read_bytes()
