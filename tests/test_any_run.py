@@ -181,12 +181,13 @@ def test_packed_runs_are_the_runs(tmp_path: Path) -> None:
     (tmp_path / runs[0].name / "model.zip").write_bytes(b"large")
     path = pack(tmp_path)
     assert [each.name for each in tmp_path.iterdir()] == [FILE]
+    near = 0.5 * 10.0 ** (1 - DIGITS)
     for run in runs:
         (records_then, kept_then), (records_now, kept_now) = before[run.name], outcome(tmp_path, run)
         assert kept_now == kept_then
         assert [list(record) for record in records_now] == [list(record) for record in records_then]
         for now, then in zip(records_now, records_then, strict=True):
-            assert now == {k: pytest.approx(v, rel=0.5 * 10 ** (1 - DIGITS), nan_ok=True) for k, v in then.items()}
+            assert now == {k: pytest.approx(v, rel=near, nan_ok=True) for k, v in then.items()}
     for where in (tmp_path, path):
         assert [(r.name, r.final, r.steps.tolist()) for r in read(where)] == records
     content = path.read_bytes()
