@@ -53,7 +53,7 @@ def front(points: dict[str, tuple[float, float]]) -> list[str]:
 def _named(points: dict[str, tuple[float, float]]) -> list[str]:
     """Those on the front, our default, and the best of Adam's, the fastest first."""
     adams = sorted((name for name in points if name.startswith("adam")), key=lambda name: points[name][0])
-    named = {*front(points), *adams[:1], *(name for name in points if name == "kova")}
+    named = {*front(points), *adams[:1], *({"kova"} & points.keys())}
     return sorted(named, key=lambda name: points[name][1])
 
 
@@ -74,8 +74,8 @@ def picture(rows: Sequence[Row], path: Path) -> Path:
         axes.annotate(str(number), (seconds, noise), xytext=(4, 3), textcoords="offset points", fontsize=8)
         axes.plot([], [], " ", label=f"{number}  {name}")
     axes.set(xscale="log", xlabel="processor seconds for a stream")
-    for axis in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
-        axis("{x:g}")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("{x:g}")
     axes.set_ylabel("noise of the advantages over the least")
     axes.set_title("Critics on recorded rollouts of PPO")
     axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
