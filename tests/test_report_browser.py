@@ -52,7 +52,7 @@ class TestInABrowser:
         page = opened()
         assert page.problems == []
         figures = page.locator("figure").all()
-        assert len(figures) == 7
+        assert len(figures) == 8
         for figure in figures:
             panels = figure.locator(".panels svg").all()
             assert panels

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from kova_rl.lab.report import aggregates, read, report, table
+from kova_rl.lab.report import aggregates, overall, read, report, table
 from kova_rl.lab.report.curves import mean_std
 from kova_rl.lab.report.groups import group
 from tests.reports import ENVIRONMENTS, caption, end_at, printed, write_run, write_runs
@@ -40,8 +40,8 @@ class TestReport:
         assert not re.search(r'(src|href)="(https?:)?//', text)
         names = re.findall(r'<figure id="([^"]+)"', text)
         assert names == [
-            *("curves_ppo_mean", "curves_ppo_iqm", "policy_ppo", "improvement", "aggregate", "profiles"),
-            "times",
+            *("curves_ppo_mean", "curves_ppo_iqm", "policy_ppo", "improvement", "overall", "aggregate"),
+            *("profiles", "times"),
         ]
         for name in names:
             assert (small / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -51,7 +51,7 @@ class TestReport:
         assert "3 seeds, 100,000 steps. Runs left out: 1 failed, 1 unfinished." in captions[0]
         told = "With 3 seeds in one environment, 95% intervals held the truth in"
         assert "Over environments: those that a critic shares with Adam." in captions[3]
-        assert all(f"{told} {span}%" in captions[i] for i, span in ((1, "73-76"), (3, "90-97"), (5, "47-75")))
+        assert all(f"{told} {span}%" in captions[i] for i, span in ((1, "73-76"), (3, "90-97"), (6, "47-75")))
         assert "NaN in &lt;obs&gt;" in text
 
     def test_draws_what_the_critic_does_to_the_policy(self, tmp_path):
@@ -89,6 +89,35 @@ class TestReport:
         ((_, kova, *_), (_, adam, *_)) = figure.panels[0].draw.args[0]
         np.testing.assert_array_equal(kova, adam)
         assert "PPO: Hopper-v5; left out: Swimmer-v5 (no final return of kova)." in figure.caption
+
+    def test_draws_curves_over_the_environments_that_critics_share(self, tmp_path):
+        """They end at the interquartile mean of the final scores; a single environment has its own curves."""
+        write_runs(tmp_path, ("ppo",), ENVIRONMENTS[:1], ("kova", "adam"), 4)
+        assert overall.overall(group(read(tmp_path))) == []
+        write_runs(tmp_path, ("ppo",), ENVIRONMENTS[1:2], ("kova", "adam"), 4)
+        write_runs(tmp_path, ("ppo",), ENVIRONMENTS[2:3], ("adam",), 4)
+        write_runs(tmp_path, ("trpo",), ENVIRONMENTS[:1], ("adam",), 4)
+        groups = group(read(tmp_path))
+        (figure,) = overall.overall(groups)
+        assert [panel.title for panel in figure.panels] == ["PPO"]
+        assert [key.label for key in figure.keys] == ["kova", "adam"]
+        assert "in each of" in figure.caption or "in one environment" in figure.caption
+        (dots,) = (panel.draw.args[1] for panel in aggregates.aggregate(groups)[0].panels[:1])
+        for (_, key, final, *_), (same, steps, middle, low, high) in zip(
+            dots, figure.panels[0].draw.args[0], strict=True
+        ):
+            assert same == key
+            assert steps[-1] == 100_000
+            assert middle[-1] == pytest.approx(final, abs=0.05)
+            assert (low <= middle + 1e-9).all()
+            assert (middle <= high + 1e-9).all()
+
+    def test_draws_no_curves_over_environments_that_have_no_step_in_common(self, tmp_path):
+        write_runs(tmp_path, ("ppo",), ENVIRONMENTS[:2], ("kova",), 2)
+        short, long = (next(g for g in group(read(tmp_path)) if g.environment == e) for e in ENVIRONMENTS[:2])
+        steps, values = short.curves
+        short.__dict__["curves"] = steps + 0.25, values
+        assert overall.overall([short, long]) == []
 
     def test_leaves_out_a_critic_that_shares_no_environment(self, tmp_path):
         write_runs(tmp_path, ("ppo",), ENVIRONMENTS[:2], ("kova", "adam"), 2)

@@ -17,7 +17,7 @@ from kova_rl.lab.report.groups import Group, title
 from kova_rl.lab.report.style import Figure, Key, Panel, keys
 from kova_rl.lab.run import Measure
 
-__all__ = ["about", "curves", "left_out", "seeds_text", "short"]
+__all__ = ["about", "banded", "curves", "left_out", "seeds_text", "short"]
 
 Array = NDArray[np.float64]
 Band = Callable[[Array], tuple[Array, Array, Array]]
@@ -75,12 +75,17 @@ def _figure(kind: str, heading: str, caption: str, groups: Sequence[Group], band
     return Figure(name, heading, caption, tuple(legend.values()), tuple(panels))
 
 
-def _panel(lines: Sequence[tuple[Key, Array, Array, Array, Array]], measure: Measure, axes: Any) -> None:
+def banded(lines: Sequence[tuple[Key, Array, Array, Array, Array]], about: str, axes: Any) -> None:
+    """Curves along the steps, with their bands."""
     for key, steps, middle, low, high in lines:
         axes.fill_between(steps, low, high, color=key.colour, alpha=0.18, lw=0)
         axes.plot(steps, middle, **key.curve(len(steps)))
-    axes.set(xlabel="steps", ylabel=measure.title, xlim=(0, max(steps[-1] for _, steps, *_ in lines)))
+    axes.set(xlabel="steps", ylabel=about, xlim=(0, max(steps[-1] for _, steps, *_ in lines)))
     axes.xaxis.set_major_formatter(short)
+
+
+def _panel(lines: Sequence[tuple[Key, Array, Array, Array, Array]], measure: Measure, axes: Any) -> None:
+    banded(lines, measure.title, axes)
     if measure.lower and all((middle > 0).all() for _, _, middle, *_ in lines):
         axes.set_yscale("log")
         axes.yaxis.set_minor_formatter(NullFormatter())

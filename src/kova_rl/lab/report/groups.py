@@ -186,16 +186,22 @@ def baseline(groups: Sequence[Group], beside: Group) -> Group | None:
 
 def normalised(groups: Sequence[Group]) -> dict[tuple[str, str], dict[str, Array]]:
     """Final marks by algorithm and label, then environment, from 0 (worst run of the environment) to 1."""
-    ends: dict[str, list[float]] = defaultdict(list)
-    for g in groups:
-        ends[g.environment].extend(g.marks)
+    ends = spans(groups)
     out: dict[tuple[str, str], dict[str, Array]] = defaultdict(dict)
     for g in sorted(groups, key=lambda g: rank(g.critic)):
         tasks = out[g.algorithm, g.label]
         if len(g.final):
-            low, high = min(ends[g.environment]), max(ends[g.environment])
-            tasks[g.environment] = (g.marks - low) / ((high - low) or 1.0)
+            low, span = ends[g.environment]
+            tasks[g.environment] = (g.marks - low) / span
     return out
+
+
+def spans(groups: Sequence[Group]) -> dict[str, tuple[float, float]]:
+    """Of each environment the final mark of the worst run, and how far above it the best run's is."""
+    ends: dict[str, list[float]] = defaultdict(list)
+    for g in groups:
+        ends[g.environment].extend(g.marks)
+    return {name: (min(marks), (max(marks) - min(marks)) or 1.0) for name, marks in ends.items() if marks}
 
 
 def shared(environments: Mapping[str, Collection[str]]) -> tuple[list[str], list[str]]:

@@ -37,6 +37,11 @@ def policy(groups: Sequence[Group]) -> list[Figure]:
                 "Means over the seeds, as logged by the algorithm; what it does not log is left out. The "
                 f"policy's loss is the one that is minimised. {about(every)}"
             )
+            if "value loss" in quantities:  # Kova's is at first sight, Adam's the mean of ten passes
+                caption += (
+                    " The value loss is the mean over a critic's passes, so that critics with more passes "
+                    "show less; explained variance is from before them."
+                )
             heading = f"{title(algorithm)}: what the critic does to the policy"
             shown = tuple(legend.values())
             name, columns = named("policy", algorithm), len(quantities)

@@ -34,7 +34,7 @@ def report(directory: Path, out: Path | None = None) -> Path:
         ValueError: There are no runs, a file is damaged, or matplotlib is not installed.
     """
     try:
-        from kova_rl.lab.report import aggregates, curves, policy, style
+        from kova_rl.lab.report import aggregates, curves, overall, policy, style
     except ImportError:
         raise ValueError("the report needs matplotlib: pip install 'kova-rl[plots]'") from None
     directory = Path(directory)
@@ -53,7 +53,11 @@ def report(directory: Path, out: Path | None = None) -> Path:
             "curves": curves.curves(groups),
             "policy": policy.policy(groups),
             "improvement": aggregates.improvement(improvements(groups), groups),
-            "environments": [*aggregates.aggregate(groups), *aggregates.profiles(groups)],
+            "environments": [
+                *overall.overall(groups),
+                *aggregates.aggregate(groups),
+                *aggregates.profiles(groups),
+            ],
             "times": aggregates.times(overheads(groups)),
         }
         task = progress.add_task("drawing", total=sum(map(len, figures.values())))
