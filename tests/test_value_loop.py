@@ -152,6 +152,7 @@ def test_parts_of_a_change_make_the_change() -> None:
 
 # ---------------------------------------------------------------------- the host's numbers
 
+ON_POLICY = (KovaPPO, KovaA2C, KovaTRPO)
 HOSTS: dict[str, tuple[Any, Any, dict[str, Any], int]] = {
     "ppo": (KovaPPO, PPO, {"n_steps": 24, "batch_size": 20, "n_epochs": 3, "max_grad_norm": HUGE}, 3),
     "a2c": (KovaA2C, A2C, {"n_steps": 8, "max_grad_norm": HUGE}, 1),
@@ -258,7 +259,7 @@ def test_the_order_is_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [what for what, _ in events].index("policy") == (4 if first else 0)
 
 
-@pytest.mark.parametrize("cls", [KovaPPO, KovaA2C, KovaTRPO])
+@pytest.mark.parametrize("cls", ON_POLICY)
 @pytest.mark.parametrize("recompute", ["once", "each"])
 def test_new_advantages_are_the_moved_critics(
     cls: Any, recompute: str, monkeypatch: pytest.MonkeyPatch
@@ -325,7 +326,7 @@ def test_the_default_is_once_for_a_filter_and_the_hosts_for_others() -> None:
     assert walker(KovaPPO, kova=None).loop is None
 
 
-@pytest.mark.parametrize("cls", [KovaPPO, KovaA2C, KovaTRPO])
+@pytest.mark.parametrize("cls", ON_POLICY)
 def test_the_hosts_optimizer_keeps_what_is_not_filtered(cls: Any) -> None:
     model = walker(cls, kova={"layers": "last", "value_lr": 1e-2})
     before = {key: value.clone() for key, value in model.policy.state_dict().items()}
@@ -411,7 +412,7 @@ def test_the_solved_head_is_the_fixed_point_of_the_rollout(lam: float) -> None:
     assert [*critic.weight.flatten().tolist(), critic.bias.item()] == pytest.approx(found, rel=1e-4)
 
 
-@pytest.mark.parametrize("cls", [KovaPPO, KovaA2C, KovaTRPO])
+@pytest.mark.parametrize("cls", ON_POLICY)
 @pytest.mark.parametrize("as_dict", [False, True])
 @pytest.mark.parametrize("filtered", [False, True])
 def test_the_head_moves_the_last_layer_alone(cls: Any, as_dict: bool, filtered: bool) -> None:
@@ -476,7 +477,7 @@ def test_a_critic_that_does_not_end_in_a_linear_layer_has_no_head(tmp_path: Path
     ],
 )
 def test_bad_settings_are_refused_when_the_model_is_built(kova: Any, message: str) -> None:
-    for cls in (KovaPPO, KovaA2C, KovaTRPO):
+    for cls in ON_POLICY:
         with pytest.raises(ValueError, match=re.escape(message)):
             cls("MlpPolicy", "CartPole-v1", kova=kova)
 
@@ -491,6 +492,32 @@ def test_what_does_not_go_together_is_refused() -> None:
     for cls, env in ((KovaDQN, "CartPole-v1"), (KovaSAC, "Pendulum-v1")):
         with pytest.raises(ValueError, match=f"recompute can't be set for {cls.__name__}.*no rollouts"):
             cls("MlpPolicy", env, buffer_size=10, kova={"recompute": "each"})
+
+
+@pytest.mark.parametrize(
+    ("cls", "given", "message"),
+    [
+        *((cls, {"gae_lambda": 1.5}, "gae_lambda must be a number in [0, 1]") for cls in ON_POLICY),
+        (KovaPPO, {"n_epochs": 0}, "n_epochs must be a whole number, at least 1, got 0"),
+        (KovaTRPO, {"n_critic_updates": 0, "kova": None, "value": {}}, "(n_critic_updates)"),
+        *((cls, {"kova": {"recompute": "each"}}, "nothing to compute anew") for cls in (KovaA2C, KovaTRPO)),
+    ],
+)
+def test_what_the_host_takes_and_a_loop_does_not(cls: Any, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        cls("MlpPolicy", "CartPole-v1", **given)
+
+
+@pytest.mark.parametrize("cls", [KovaA2C, KovaTRPO])
+def test_returns_are_computed_anew_where_there_is_a_second_pass_or_a_policy_after_the_first(cls: Any) -> None:
+    small = {"seed": 0, "n_steps": 32}
+
+    def weights(**kova: Any) -> Any:
+        return cls("MlpPolicy", "CartPole-v1", **small, kova=kova).learn(64).policy.parameters()
+
+    for given in ({"value_passes": 2}, {"value_first": True}):
+        pairs = zip(weights(**given), weights(**given, recompute="each"), strict=True)
+        assert not all(torch.equal(one, other) for one, other in pairs)
 
 
 def test_one_dataclass_serves_filter_and_host() -> None:

@@ -18,6 +18,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from torch import Tensor, nn
 
+from kova_rl.filter.checks import check_real
 from kova_rl.head import Solution
 from kova_rl.head.features import Features
 from kova_rl.info import StepInfo
@@ -81,6 +82,23 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
             self._check_head()
         hosts = self.kova is None or bool(self._unfiltered) or not self._filter_of("v").tracked
         self.passes = self.loop.value_passes or (self._hosts_passes() if hosts else PASSES)
+        self._check_loop(self.loop)
+
+    def _check_loop(self, loop: ValueLoop) -> None:
+        """Raise ``ValueError`` for what the host's arguments make of the loop, which the host does not."""
+        check_real("gae_lambda", self.gae_lambda, "a number in [0, 1]", True)  # a number at all
+        check_real("gae_lambda", self.gae_lambda, "a number in [0, 1]", 0 <= self.gae_lambda <= 1)
+        if self.passes < 1:
+            raise ValueError(
+                f"the critic would go through a rollout {self.passes} times, as the host's arguments say "
+                "(n_critic_updates): it must be at least once, or pass value_passes"
+            )
+        once = self.passes == self._epochs() == 1
+        if loop.recompute == "each" and once and not loop.value_first:
+            raise ValueError(
+                "recompute='each' has nothing to compute anew: the critic goes through a rollout once, after "
+                "the policy has. Pass value_first=True, or value_passes above 1"
+            )
 
     def _add_optimizer(self, rate: float | None) -> None:
         """The host's kind of optimizer, for what of the critic is not filtered."""

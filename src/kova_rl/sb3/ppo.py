@@ -6,6 +6,7 @@ from typing import Any
 
 from stable_baselines3 import PPO
 
+from kova_rl.filter.checks import check_whole
 from kova_rl.sb3.on_policy import FilteredValue
 
 __all__ = ["KovaPPO"]
@@ -36,7 +37,10 @@ class KovaPPO(FilteredValue, PPO):
     """
 
     def _setup_model(self) -> None:
-        if (self.kova is not None or self.value is not None) and self.clip_range_vf is not None:
+        apart = self.kova is not None or self.value is not None
+        if apart:
+            check_whole("n_epochs", self.n_epochs, least=1)
+        if apart and self.clip_range_vf is not None:
             raise ValueError(
                 f"clip_range_vf={self.clip_range_vf!r} can't go with a critic that has a loop of its own, "
                 "whose innovation is never clipped: leave it None, or pass kova=None and no value="

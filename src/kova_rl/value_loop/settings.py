@@ -29,7 +29,8 @@ class ValueLoop:
         value_first: Whether the critic learns before the policy does, and not after it.
         recompute: Advantages and returns anew from the critic as it is: ``"once"``, after its passes and
             before the policy's epochs, or ``"each"`` time that the critic has moved, in which case its passes
-            and the policy's epochs take turns. None keeps those that the rollout was collected with.
+            and the policy's epochs take turns; where there is one pass, after the policy's only epoch, it is
+            refused. None keeps those that the rollout was collected with.
         head: After the passes the last layer is solved for the fixed point of the rollout (LSTD with the
             lambda of the returns, see :func:`kova_rl.head.solve`), and written into the critic. The number is
             how far the solution may move a typical value from what the passes have left, as a standard
