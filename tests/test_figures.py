@@ -49,9 +49,9 @@ def test_every_sweep_that_is_shipped_expands(name: str, scale: str) -> None:
     hours = FIGURES[name].hours(runs)
     if scale == "smoke":
         assert len(runs) <= 8
-        assert hours * 3600 < 60, "a minute on two cores, which load the libraries first"
+        assert hours * 3600 < 80, "a minute on two cores, which load the libraries first"
     if scale == "desk":
-        assert (0.4 if name == "sac" else 1) < hours < 8
+        assert 1 < hours < 8
     if scale == "paper":
         assert {run.steps for run in runs} <= {1_000_000, 2_000_000}
         seeds = range(10 if name in ("control", "changing", "sac") else 8)
