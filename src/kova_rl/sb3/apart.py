@@ -17,7 +17,7 @@ from kova_rl.value_loop import Estimate, Passes, Rollout, solve_head
 if TYPE_CHECKING:
     from kova_rl.sb3.on_policy import FilteredValue
 
-__all__ = ["Apart", "as_the_host_draws", "frozen", "without_values"]
+__all__ = ["Apart", "as_the_host_draws", "frozen"]
 
 
 class Apart:
@@ -99,24 +99,6 @@ def as_the_host_draws() -> Callable[[int], NDArray[Any]]:
     state = np.random.RandomState()
     state.set_state(np.random.get_state())
     return state.permutation
-
-
-@contextmanager
-def without_values(model: FilteredValue) -> Iterator[None]:
-    """The host's loss is the policy's alone, and its critic is not evaluated for it."""
-    policy, coefficient = model.policy, model.vf_coef
-
-    def evaluate_actions(obs: Any, actions: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        distribution = policy.get_distribution(obs)
-        log_prob = distribution.log_prob(actions)
-        return torch.zeros_like(log_prob), log_prob, distribution.entropy()
-
-    model.vf_coef, policy.evaluate_actions = 0.0, evaluate_actions  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        model.vf_coef = coefficient
-        del policy.evaluate_actions  # the instance's; the class has its own
 
 
 @contextmanager

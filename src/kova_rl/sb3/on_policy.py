@@ -1,13 +1,12 @@
 """A filtered V(s) for the algorithms whose policy and value are one ``ActorCriticPolicy``.
 
 The critic has a loop of its own beside the host's ``train``, which is called for the policy and left as it
-is: while it runs, the critic's weights are frozen, and a policy of the usual kind is not asked for values.
+is: while it runs, the critic's weights are frozen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -23,12 +22,12 @@ from kova_rl.head import Solution
 from kova_rl.head.features import Features
 from kova_rl.info import StepInfo
 from kova_rl.posterior import Belief
-from kova_rl.sb3.apart import Apart, as_the_host_draws, frozen, without_values
+from kova_rl.sb3.apart import Apart, as_the_host_draws, frozen
 from kova_rl.sb3.bars import rolled_out
 from kova_rl.sb3.collected import Cuts, ratio_of
 from kova_rl.sb3.critic import FilteredCritic, last_linear, release, solved_head
 from kova_rl.sb3.guard import check_rollout
-from kova_rl.sb3.value_modules import shares_weights, value_modules
+from kova_rl.sb3.value_modules import value_modules
 from kova_rl.value_loop import PASSES, Learner, ValueLoop
 
 __all__ = ["FilteredValue"]
@@ -56,7 +55,7 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
         self.loop, self.value_optimizer, self.passes = None, None, 0
         self._own: list[nn.Parameter] = []
         self._unfiltered: list[nn.Parameter] = []
-        self._shares, self._cuts = False, Cuts()
+        self._cuts = Cuts()
         super().__init__(*args, **kwargs)
 
     def _setup_model(self) -> None:
@@ -75,7 +74,7 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
         if module is not None:
             self._add_filter("v", module)
         filtered = [] if module is None else [p for p in module.parameters() if p.requires_grad]
-        self._own, self._shares = [*filtered, *self._unfiltered], shares_weights(self.policy)
+        self._own = [*filtered, *self._unfiltered]
         release(self.policy.optimizer, self._own)
         self._add_optimizer(self.loop.value_lr)
         if self.loop.head is not None:
@@ -150,8 +149,7 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
 
     def _learn_policy(self, epochs: int) -> bool:
         """So many epochs of the host's; gives whether it would go on."""
-        usual = type(self.policy).evaluate_actions is ActorCriticPolicy.evaluate_actions
-        with frozen(self._own), without_values(self) if usual and not self._shares else nullcontext():
+        with frozen(self._own):
             super().train()
         return True
 
@@ -192,7 +190,7 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
         return [*modules, *(["value_optimizer"] if self.value_optimizer is not None else [])], variables
 
     def _excluded_save_params(self) -> list[str]:
-        ours = ("_unfiltered", "_own", "_shares", "_cuts", "value_optimizer", "loop", "passes")
+        ours = ("_unfiltered", "_own", "_cuts", "value_optimizer", "loop", "passes")
         return [*super()._excluded_save_params(), *ours]
 
     # ------------------------------------------------------------------ believing

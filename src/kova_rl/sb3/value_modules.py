@@ -10,7 +10,7 @@ from torch import nn
 
 from kova_rl.sb3.critic import refuse_other_layers
 
-__all__ = ["shares_weights", "value_modules"]
+__all__ = ["value_modules"]
 
 
 def value_modules(policy: ActorCriticPolicy, layers: str) -> tuple[nn.Module | None, list[nn.Parameter]]:
@@ -45,12 +45,6 @@ def value_modules(policy: ActorCriticPolicy, layers: str) -> tuple[nn.Module | N
                 "features extractor, or filter the value head alone with kova=dict(layers='last')"
             )
     return found, []
-
-
-def shares_weights(policy: ActorCriticPolicy) -> bool:
-    """Whether some weights are the policy's and the critic's."""
-    value, action = _reached(policy)
-    return bool(value & action)
 
 
 def _reached(policy: ActorCriticPolicy) -> tuple[set[int], set[int]]:
