@@ -198,3 +198,30 @@ def test_what_is_shipped_can_be_read() -> None:
         assert stream.meta.environment == name
         assert len(stream.rollouts) == stream.meta.rollouts == 40
     assert sum(path.stat().st_size for path in shipped().values()) < 7e6
+
+
+def test_evaluate_has_them_as_a_task(tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "evaluate"
+    cli.main(
+        [
+            "evaluate",
+            "--task",
+            "rollouts",
+            "--critics",
+            "memoryless:0.01:p1",
+            "--seeds",
+            "1",
+            "--out",
+            str(out),
+        ]
+    )
+    table = (out / "table.csv").read_text().splitlines()
+    assert [line.split("-v5")[0] for line in table[1:]] == ["HalfCheetah", "Hopper", "Reacher"]
+    assert (out / "table.png").exists()
+    for more in (["--condition", "switch"], ["--draw"], ["--env", "CartPole-v1"]):
+        with pytest.raises(SystemExit):
+            cli.main(["evaluate", "--task", "rollouts", *more, "--out", str(out)])
+        assert f"--task rollouts takes no {more[0]}" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["evaluate", "--task", "rollouts", "--critics", "adam", "--out", str(out)])
+    assert "a critic is written kova, adam:RATE" in capsys.readouterr().err

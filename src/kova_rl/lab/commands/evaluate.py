@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 WHICH = f"Of {', '.join(CRITICS)}; all that are quick if none is named."
 Classic = Literal["chain", "grid", "boyan", "all"]
 More = Literal["garnet-30", "garnet-100", "garnet-300", "aliased", "baird", "cartpole", "pendulum", "more"]
-Name = Literal[Classic, More]
+Name = Literal[Classic, More, "rollouts"]
 
 
 @dataclass
@@ -38,7 +38,8 @@ class Evaluate:
 
     task: Name = "chain"
     """A random walk, a grid with slips, Boyan's chain (all: these three), or more: random MDPs, a chain whose
-    states look alike, Baird's counterexample, CartPole and Pendulum."""
+    states look alike, Baird's counterexample, CartPole and Pendulum. Or rollouts: those of recorded PPO runs,
+    with the critics, the table and the picture of kova stream, which also takes your own."""
     condition: Literal["on-policy", "off-policy", "deterministic", "switch", "all"] = "on-policy"
     """Who walks: the policy, another one, one without chance, or one whose truth changes half-way."""
     critics: Annotated[
@@ -83,6 +84,9 @@ class Evaluate:
 
         check_whole("--seeds", self.seeds, least=1)
         check_whole("--samples", self.samples, least=20 * STEP)
+        if self.task == "rollouts":
+            self._recorded()
+            return
         for name in self.critics:
             check_choice("--critics", name, tuple(CRITICS))
         console = Console()
@@ -104,6 +108,17 @@ class Evaluate:
             self._report(panels(found(self.out), self.critics), console)
             return
         self._report(self._solved(console) if self.env is None else self._own(self.env, console), console)
+
+    def _recorded(self) -> None:
+        """What comes with the package, as ``kova stream`` has it."""
+        from kova_rl.lab.commands.stream import Streams
+
+        others = ("env", "policy", "against", "data", "draw")
+        given = [name for name in others if getattr(self, name)]
+        if self.condition != "on-policy" or given:
+            taken = ", ".join(f"--{name}" for name in given) or f"--condition {self.condition}"
+            raise ValueError(f"--task rollouts takes no {taken}: what was recorded is all there is")
+        Streams(critics=self.critics, seeds=self.seeds, out=self.out, jobs=self.jobs, on=self.on).run()
 
     def _solved(self, console: Console) -> list[Panel]:
         from kova_rl.lab.evaluation.critics import DEFAULT
