@@ -51,7 +51,7 @@ def test_every_sweep_that_is_shipped_expands(name: str, scale: str) -> None:
         assert len(runs) <= 8
         assert hours * 3600 < 80, "a minute on two cores, which load the libraries first"
     if scale == "desk":
-        assert 1 < hours < 8
+        assert (0.5 if name == "times" else 1) < hours < 8  # times are told by short runs
     if scale == "paper":
         assert {run.steps for run in runs} <= {1_000_000, 2_000_000}
         seeds = range(10 if name in ("control", "changing", "sac") else 8)

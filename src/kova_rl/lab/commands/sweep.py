@@ -49,8 +49,8 @@ class SweepRuns:
     """
 
     file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
-    """A TOML file, or one of the package: fig3, control, sac, ablation, times or grid, each also with -desk and
-    -smoke."""
+    """A TOML file, or one of the package: fig3, control, sac, ablation, times or grid, each also with
+    -desk and -smoke."""
     out: Path = Path("runs")
     """Folder of the runs; made if it is not there."""
     jobs: Count = None
