@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from kova_rl import atomic
 
 __all__ = ["front", "picture", "pooled"]
 
 Row = dict[str, str]
+TOP = 1.6
+"""Critics with more noise than this are drawn at the upper edge."""
 
 
 def pooled(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
@@ -57,6 +61,14 @@ def _named(points: dict[str, tuple[float, float]]) -> list[str]:
     return sorted(named, key=lambda name: points[name][1])
 
 
+SMALL: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "va": "top"}
+
+
+def _shown(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    """Where points are drawn."""
+    return [seconds for _, seconds in points], [min(noise, TOP) for noise, _ in points]
+
+
 def picture(rows: Sequence[Row], path: Path) -> Path:
     """Draw all critics, and name those on the front, our default, and the best of Adam's."""
     points = pooled(rows)
@@ -66,16 +78,24 @@ def picture(rows: Sequence[Row], path: Path) -> Path:
     for kind, colour in kinds.items():
         own = [point for name, point in points.items() if name.startswith(kind)]
         if own:
-            axes.scatter([s for _, s in own], [n for n, _ in own], s=22, color=colour, label=kind)
+            axes.scatter(*_shown(own), s=22, color=colour, label=kind)
+    if any(noise > TOP for noise, _ in points.values()):
+        axes.axhline(TOP, color="0.6", lw=0.8, ls=":")
+        axes.annotate(f"{TOP:g} and more", (1, TOP), (-3, -3), ("axes fraction", "data"), **SMALL, ha="right")
     best = front(points)
     axes.plot([points[n][1] for n in best], [points[n][0] for n in best], color="0.6", lw=1, zorder=0)
     for number, name in enumerate(_named(points), 1):
-        noise, seconds = points[name]
-        axes.annotate(str(number), (seconds, noise), xytext=(4, 3), textcoords="offset points", fontsize=8)
+        (x,), (y,) = _shown([points[name]])
+        axes.scatter(x, y, s=44, facecolor="none", edgecolor="black", lw=0.9)
+        beside = (-5, -12) if number % 2 else (5, -22)  # below the front there is room; neighbours take turns
+        line = {"arrowstyle": "-", "color": "0.6", "lw": 0.6, "shrinkA": 0, "shrinkB": 3}
+        axes.annotate(str(number), (x, y), xytext=beside, **SMALL, ha="center", arrowprops=line)
         axes.plot([], [], " ", label=f"{number}  {name}")
     axes.set(xscale="log", xlabel="processor seconds for a stream")
     axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
     axes.xaxis.set_minor_formatter("{x:g}")
+    axes.set_ylim(bottom=axes.get_ylim()[0] - 0.06)
     axes.set_ylabel("noise of the advantages over the least")
     axes.set_title("Critics on recorded rollouts of PPO")
     axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
