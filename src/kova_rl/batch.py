@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
+from numbers import Integral
 from typing import NoReturn
 
 import torch
@@ -114,12 +115,13 @@ def check_look(look: tuple[int, int]) -> tuple[bool, int]:
     """Whether this is the first look at the samples, and how many there are."""
     if look == (1, 1):
         return True, 1
-    whole = isinstance(look, tuple) and len(look) == 2 and all(type(number) is int for number in look)
+    whole = isinstance(look, tuple) and len(look) == 2
+    whole = whole and all(isinstance(number, Integral) and not isinstance(number, bool) for number in look)
     if not whole or not 1 <= look[0] <= look[1]:
         raise InvalidBatch(
             f"look must be (k, n), the k-th of n times that these samples are gone through, got {look!r}"
         )
-    return look[0] == 1, look[1]
+    return look[0] == 1, int(look[1])
 
 
 def check_replays(replays: float) -> float:

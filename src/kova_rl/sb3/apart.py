@@ -26,9 +26,10 @@ class Apart:
     def __init__(self, model: FilteredValue, permute: Callable[[int], NDArray[Any]]) -> None:
         assert model.loop is not None
         self.model, self.loop = model, model.loop
-        host = model._hosts_batch()
-        self.passes = Passes(model._learner(), self.loop.value_batch or host, model.passes, permute)
-        self.moved = False
+        batch = self.loop.value_batch or model._hosts_batch()
+        whole = None if batch is None else int(batch)  # the host takes NumPy's
+        self.passes = Passes(model._learner(), whole, model.passes, permute)
+        self.moved = self.ahead = False  # of the rollout's values; of its advantages
         self.rollout: Rollout | None = rollout_of(model, model._cuts) if self.loop.rewrites else None
         self.observations = observations_of(model) if self.rollout is None else self.rollout.observations
         self.targets = self._returns()
@@ -40,7 +41,7 @@ class Apart:
         for turn in range(turns):
             if self.loop.value_first:
                 self._go(due.count(turn))
-            if self.loop.recompute is not None and self.moved:
+            if self.loop.recompute is not None and self.ahead:
                 self._compute_again()
             going_on = self.model._learn_policy(1 if turns > 1 else self.model._epochs())
             if not self.loop.value_first:
@@ -55,7 +56,7 @@ class Apart:
                 self.targets = self._returns()
             self.model.policy.set_training_mode(True)
             self.passes.go(self.observations, self.targets, self._noise(), self.model._noted)
-            self.moved = True
+            self.moved = self.ahead = True
             if self.loop.head is not None and self.passes.made == self.passes.total:
                 self._solve_head(self.loop.head)
 
@@ -83,6 +84,7 @@ class Apart:
 
     def _compute_again(self) -> None:
         write_advantages(self.model, self._estimate(self.model.gae_lambda).advantages)
+        self.ahead = False
 
     def _estimate(self, lam: float) -> Estimate:
         assert self.rollout is not None
@@ -104,7 +106,7 @@ def as_the_host_draws() -> Callable[[int], NDArray[Any]]:
 @contextmanager
 def frozen(weights: Iterable[nn.Parameter]) -> Iterator[None]:
     """The host's loss does not reach these weights, and its gradient is not clipped for them."""
-    held = list(weights)
+    held = [weight for weight in weights if weight.requires_grad]
     for weight in held:
         weight.requires_grad_(False)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,7 +39,7 @@ class Cuts:
         for env in np.flatnonzero(dones):
             end = infos[env].get("terminal_observation")
             if end is not None and infos[env].get("TimeLimit.truncated", False):
-                self.found.append((int(env), step, end))
+                self.found.append((int(env), step, copy.deepcopy(end)))  # some write the next into it
 
     def mask(self, steps: int, envs: int) -> NDArray[np.bool_]:
         """True where an episode was cut, steps x environments."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
@@ -106,6 +106,12 @@ class FilteredCritic(GuardedEnvironment, SafeSaving, BaseAlgorithm):
         wanted: dict[str, Any] = {key: noise_inputs[key] for key in kova.observation.inputs}
         info = kova.step(predict, targets, replays=self._replays(len(targets)), **wanted)
         self._diagnostics[name].add(info, targets)
+
+    def _loaded(self, given: Collection[str]) -> None:
+        super()._loaded(given)
+        if "kova" in given and self.kova is not None:  # an optimizer's state brings its own rate
+            for kova in vars(self.filters).values():
+                kova.param_groups[0]["lr"] = float(self.kova.lr)
 
     def _replays(self, batch: int) -> float:
         """How often a sample is drawn in all, by batches of this size."""

@@ -6,6 +6,7 @@ is: while it runs, the critic's weights are frozen.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.utils import update_learning_rate
 from torch import Tensor, nn
 
 from kova_rl.filter.checks import check_real
@@ -80,7 +82,7 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
         if self.loop.head is not None:
             self._check_head()
         hosts = self.kova is None or bool(self._unfiltered) or not self._filter_of("v").tracked
-        self.passes = self.loop.value_passes or (self._hosts_passes() if hosts else PASSES)
+        self.passes = int(self.loop.value_passes or (self._hosts_passes() if hosts else PASSES))
         self._check_loop(self.loop)
 
     def _check_loop(self, loop: ValueLoop) -> None:
@@ -116,7 +118,8 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
         """Raise ``ValueError`` for a critic whose last layer can't be solved."""
         self.policy.set_training_mode(False)
         try:
-            self._heads()(self.policy.obs_to_tensor(self.observation_space.sample())[0])
+            observation = copy.deepcopy(self.observation_space).sample()  # and its random numbers stay
+            self._heads()(self.policy.obs_to_tensor(observation)[0])
         except (AttributeError, ValueError) as error:
             raise ValueError(f"head needs a critic that ends in an nn.Linear: {error}") from None
 
@@ -138,8 +141,11 @@ class FilteredValue(FilteredCritic, OnPolicyAlgorithm):
         if self.loop is None:
             super().train()
         else:
-            if self.value_optimizer is not None and self.loop.value_lr is None:
-                self._update_learning_rate(self.value_optimizer)
+            if self.value_optimizer is not None:
+                if self.loop.value_lr is None:
+                    self._update_learning_rate(self.value_optimizer)
+                else:  # the optimizer's state may be of a file with another
+                    update_learning_rate(self.value_optimizer, self.loop.value_lr)
             Apart(self, self._permute()).learn()
             if self._diagnostics["v"].updated:  # the mean comes when the logger is dumped
                 self.logger.record("train/value_loss", self._diagnostics["v"].last_loss)

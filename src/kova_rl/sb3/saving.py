@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from inspect import getattr_static
@@ -154,7 +154,11 @@ class SafeSaving(BaseAlgorithm):
         except KeyError as error:  # the host's, while it handles an error that says more
             raise (error.__context__ if isinstance(error.__context__, ValueError) else error) from None
         vars(model.action_space).update(vars(action_space))  # the host seeds it anew
+        model._loaded({*(custom_objects or ()), *kwargs})
         return model
+
+    def _loaded(self, given: Collection[str]) -> None:
+        """Called at the end of :meth:`load`, with the names of what was not taken from the file."""
 
     def set_parameters(
         self,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sb3_contrib import TRPO
 from torch import Tensor
 
+from kova_rl.filter.checks import check_whole
 from kova_rl.sb3.collected import actions_of, observations_of
 from kova_rl.sb3.on_policy import FilteredValue
 from kova_rl.value_loop import Learner, in_chunks
@@ -38,6 +39,11 @@ class KovaTRPO(FilteredValue, TRPO):
         torch.Size([1])
     """
 
+    def _setup_model(self) -> None:
+        if self.kova is not None or self.value is not None:
+            check_whole("n_critic_updates", self.n_critic_updates, least=0)
+        super()._setup_model()
+
     def train(self) -> None:
         super().train()
         self.logger.record("train/entropy", self._entropy())
@@ -46,7 +52,7 @@ class KovaTRPO(FilteredValue, TRPO):
         """The host's policy step, without its critic's."""
         passes, self.n_critic_updates = self.n_critic_updates, 0
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), np.errstate(invalid="ignore", divide="ignore"):
                 warnings.filterwarnings("ignore", "Mean of empty slice")  # no critic's losses
                 warnings.filterwarnings("ignore", "invalid value encountered")
                 TRPO.train(self)

@@ -30,7 +30,7 @@ class Learner:
     kova: Kova | None = None
     optimizer: torch.optim.Optimizer | None = None
     weights: Sequence[nn.Parameter] = ()
-    """Those that the optimizer has."""
+    """Those that the optimizer has; what its user has frozen stays."""
     factor: float = 1.0
     """Of the squared error in the optimizer's loss."""
     max_norm: float | None = None
@@ -43,9 +43,11 @@ class Learner:
         innovation, info = targets, None
         if self.optimizer is not None:
             predictions = self.predict(observations).flatten()
-            (self.factor * mse_loss(targets, predictions)).backward(inputs=list(self.weights))
+            free = [weight for weight in self.weights if weight.requires_grad]
+            if free:
+                (self.factor * mse_loss(targets, predictions)).backward(inputs=free)
             if self.max_norm is not None:
-                nn.utils.clip_grad_norm_(self.weights, self.max_norm)
+                nn.utils.clip_grad_norm_(free, self.max_norm)
             self.optimizer.step()
             self.optimizer.zero_grad()  # or the host would count these gradients when it clips the policy's
             innovation = targets - predictions.detach()

@@ -13,6 +13,12 @@ __all__ = ["PASSES", "ValueLoop"]
 
 PASSES = 1
 """How often a filter that is tracked goes through a rollout, if nothing else is said."""
+KINDS = {
+    **dict.fromkeys(("value_passes", "value_batch"), int),
+    **dict.fromkeys(("value_lambda", "value_lr", "head"), float),
+    "value_first": bool,
+}
+"""What the settings are, where they are given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +82,14 @@ class ValueLoop:
                 "recompute='once' needs value_first=True: before the critic has learned, its advantages are "
                 "those that the policy has already. Or pass recompute='each'"
             )
+        for name, kind in KINDS.items():  # NumPy's numbers are no part of a file without code
+            value = getattr(self, name)
+            object.__setattr__(self, name, None if value is None else kind(value))
 
     @classmethod
     def of(cls, value: object) -> Self | None:
         """Settings from what a user passed: settings, a dict of their fields, or None."""
-        if value is None or isinstance(value, cls):
+        if value is None or (isinstance(value, cls) and value.argument == cls.argument):
             return value
         names = [field.name for field in fields(cls)]
         if not isinstance(value, Mapping):
