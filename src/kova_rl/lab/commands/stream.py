@@ -83,5 +83,5 @@ class Streams:
         except ImportError:
             say(console, f"Table: {self.out / 'table.csv'}. {NO_FIGURE}")
             return
-        picture(table, self.out / "table.png")
+        picture(table, self.out / "table")
         say(console, f"Table: {self.out / 'table.csv'}, picture: {self.out / 'table.png'}")

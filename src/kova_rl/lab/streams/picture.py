@@ -7,10 +7,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from kova_rl import atomic
+from kova_rl.lab.drawing import plt, save
 
 __all__ = ["front", "picture", "pooled"]
 
@@ -69,11 +68,10 @@ def _shown(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[flo
     return [seconds for _, seconds in points], [min(noise, TOP) for noise, _ in points]
 
 
-def picture(rows: Sequence[Row], path: Path) -> Path:
-    """Draw all critics, and name those on the front, our default, and the best of Adam's."""
+def picture(rows: Sequence[Row], stem: Path) -> None:
+    """Draw all critics, as PNG and PDF, and name those on the front, our default, and the best of Adam's."""
     points = pooled(rows)
-    figure = Figure(figsize=(9, 4.8), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = plt.subplots(figsize=(9, 4.8), layout="constrained")
     kinds = {"kova": "C3", "adam": "C1", "kronecker": "C0", "low-rank": "C2", "memoryless": "C7"}
     for kind, colour in kinds.items():
         own = [point for name, point in points.items() if name.startswith(kind)]
@@ -99,6 +97,4 @@ def picture(rows: Sequence[Row], path: Path) -> Path:
     axes.set_ylabel("noise of the advantages over the least")
     axes.set_title("Critics on recorded rollouts of PPO")
     axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
-    with atomic.opened(path) as file:
-        figure.savefig(file, format="png", dpi=130)
-    return path
+    save(figure, stem, dpi=130)
