@@ -189,6 +189,9 @@ def test_a_critic_on_a_stream_is_a_run(recorded: Path, tmp_path: Path) -> None:
 def test_the_front_is_what_nothing_beats() -> None:
     points = {"fast": (1.5, 1.0), "slow": (1.0, 9.0), "beaten": (1.6, 2.0), "middle": (1.2, 3.0)}
     assert picture.front(points) == ["fast", "middle", "slow"]
+    assert picture.front(points | {"no faster": (1.3, 2.9)}) == ["fast", "middle", "slow"]
+    assert picture.front(points | {"faster": (1.3, 2.8)}) == ["fast", "faster", "middle", "slow"]
+    assert picture.front(points | {"level": (1.2, 3.01)}) == ["fast", "middle", "level", "slow"]
 
 
 def test_what_is_shipped_can_be_read() -> None:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every critic of screen.csv on the three streams of the package: about 40 minutes of one core, in turns on two.
-# screen.csv and screen.png are its table.csv and table.png.
+# screen.csv is its table.csv.
 set -euo pipefail
 kova stream --jobs 2 --out "${1:-streams}" --critics \
   kova kova:p3 kova:p10 kova:each:p3 kova:h{0.03,0.1,0.3,1} kova:l{0.8,0.9,0.98,1} \

@@ -16,6 +16,8 @@ __all__ = ["front", "picture", "pooled"]
 Row = dict[str, str]
 TOP = 1.6
 """Critics with more noise than this are drawn at the upper edge."""
+SAME = 1.05
+"""Times whose ratio is less are taken for the same: runs side by side scatter as much."""
 
 
 def pooled(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
@@ -44,11 +46,14 @@ def pooled(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
 
 
 def front(points: dict[str, tuple[float, float]]) -> list[str]:
-    """Those to which no other is better in noise and not worse in time, or the reverse, the fastest first."""
+    """Those that no other beats in noise and is not slower, or in time and is no worse, the fastest first."""
     found = [
         name
         for name, (noise, seconds) in points.items()
-        if not any(n <= noise and s <= seconds and (n, s) != (noise, seconds) for n, s in points.values())
+        if not any(
+            n <= noise and s < seconds * SAME and (n < noise or s * SAME <= seconds)
+            for n, s in points.values()
+        )
     ]
     return sorted(found, key=lambda name: points[name][1])
 
