@@ -22,6 +22,26 @@ class TestGroups:
         write_runs(tmp_path, ("ppo",), ("Hopper-v5",), ("kova",), 2, eta=0.1)
         assert {g.label for g in group(read(tmp_path))} == {"kova"}
 
+    def test_fields_that_only_one_part_has_are_no_label(self, tmp_path):
+        """Nor are those of a part that is the same in all; the part's name says them."""
+        for eps in (1e-5, 1e-3):
+            write_run(
+                tmp_path, "ppo", "Hopper-v5", "kova", 0, observation="max-ratio", **{"observation.eps": eps}
+            )
+        write_run(
+            tmp_path, "ppo", "Hopper-v5", "memoryless", 0, observation="max-ratio", **{"observation.eps": 1.0}
+        )
+        for critic in ("kova", "memoryless"):
+            write_run(tmp_path, "ppo", "Hopper-v5", critic, 0, observation="batch-size")
+        labels = [g.label for g in group(read(tmp_path))]
+        assert labels == [
+            "kova observation=batch-size",
+            "kova observation=max-ratio observation.eps=0.001",
+            "kova observation=max-ratio observation.eps=1e-05",
+            "memoryless observation=batch-size",
+            "memoryless observation=max-ratio",
+        ]
+
     def test_the_path_of_a_preset_tells_no_groups_apart(self, tmp_path):
         for seed, preset in enumerate(("mine.toml", "./mine.toml")):
             change(write_run(tmp_path, "ppo", "Hopper-v5", "kova", seed) / "config.json", preset=preset)

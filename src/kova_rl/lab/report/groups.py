@@ -171,10 +171,18 @@ def _varying(runs: Sequence[RunRecord]) -> dict[tuple[str, str, str], list[str]]
     for (algorithm, critic, label, _), members in alike.items():
         listed = shown[algorithm, critic, label]
         for key in dict.fromkeys(key for run in members for key in run.config):
-            values = {_text(run.config.get(key)) for run in members}
-            if len(values) > 1 and key not in IDENTITY | HOUSEKEEPING and key not in listed:
+            if key not in IDENTITY | HOUSEKEEPING and key not in listed and _varies(key, members):
                 listed.append(key)
     return shown
+
+
+def _varies(key: str, runs: Sequence[RunRecord]) -> bool:
+    """Whether it takes more than one value; a field of a part, ``observation.eps``, with the same part."""
+    part = key.rpartition(".")[0]
+    values: dict[str, set[str]] = defaultdict(set)
+    for run in runs:
+        values[_text(run.config.get(part))].add(_text(run.config.get(key)))
+    return any(len(found) > 1 for found in values.values())
 
 
 def baseline(groups: Sequence[Group], beside: Group) -> Group | None:
