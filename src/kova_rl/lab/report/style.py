@@ -30,6 +30,8 @@ DASHES = ("", "6 2", "1.5 1.5", "6 2 1.5 2")
 MARKERS = ("", "o", "s", "^")
 DOTS = ("o", "s", "^", "D")
 PANEL = (3.7, 2.6)
+WIDEST = 1400
+"""Pixels of a picture."""
 BASE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans", "Verdana", "sans-serif"],
@@ -232,4 +234,4 @@ def grid_files(figure: Figure, stem: Path) -> None:
         lines = [Line2D([], [], **(key.dot if figure.dots else key.line)) for key in figure.keys]
         drawn.legend(handles=lines, loc="lower center", ncols=in_legend, frameon=False, fontsize=8.5)
         drawn.suptitle(figure.title, fontsize=11, y=1 - 0.12 / size[1], va="top")
-        save(drawn, stem, dpi=130)
+        save(drawn, stem, dpi=min(130, int(WIDEST / size[0])))
