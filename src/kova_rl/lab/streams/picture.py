@@ -17,7 +17,7 @@ Row = dict[str, str]
 TOP = 1.6
 """Critics with more noise than this are drawn at the upper edge."""
 SAME = 1.05
-"""Times whose ratio is less are taken for the same: runs side by side scatter as much."""
+"""Times whose ratio is less are taken for the same: nobody would choose a critic by it."""
 
 
 def pooled(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
